@@ -1,90 +1,80 @@
-"""Matrix products in words: ``4096x4096x4096 bf16 tn --bias --activation gelu``, for the command line and for lists of shapes."""
+"""Matrix products in words: ``4096x4096x4096 bf16 tn --bias --activation gelu``, for the command line and for lists of shapes; grouped
+``8x4096x14336x4096 bf16 nt``: 4096 rows in 8 groups."""
 import argparse
-import re
 
-from ..engine.program_words import add_program_argument, with_program
-from ..engine.prologues import Prologue
+from ..device.index import ceil_div
+from ..engine.program_words import STEPS, with_program
+from ..engine.scales import BLOCK
 from ..host.products import default_output
-from ..host.scalars import LARGEST
-from ..host.tensor import Tensor
-from ..host.words import DTYPE_HELP, WordParser, addend_dtype, dtype_word, problem_from_record
-from . import _grouped_parse
-from ._parse_words import add_operand_arguments, scale_tensors
-from ._problem import MatmulProblem, make_problem
+from ..host.words import Words, addend_dtype, dtype_word
+from ..sketch import problem
+
+words = Words()
+_LAYOUTS, _LAYOUTS_OF_B = ("nn", "nt", "tn", "tt"), ("nn", "nt")
+_BIAS = {"nargs": "?", "const": "column", "choices": ("column", "row", "batch-column", "batch-row"),
+         "help": "add a vector per column (default) or per row; batch: one per matrix"}
+_SIDES = ("none", "tensor", "row", "block"), ("none", "tensor", "column", "block")
 
 
-def add_arguments(parser: argparse.ArgumentParser):
-    """The words that describe a matrix product."""
-    parser.add_argument("shape", type=_shape, metavar="MxNxK", help="sizes, or BxMxNxK for a batch")
-    parser.add_argument("dtype", type=dtype_word, help=DTYPE_HELP)
-    parser.add_argument("layout", nargs="?", default="nn", choices=("nn", "nt", "tn", "tt"),
-                        help="t: the operand is stored transposed (default nn)")
-    add_operand_arguments(parser)
-    parser.add_argument("--bias", nargs="?", const="column", choices=("column", "row", "batch-column", "batch-row"),
-                        help="add a vector per column (default) or per row; batch: one per matrix")
-    parser.add_argument("--c", action="store_true", help="add beta * c, a matrix of the result's shape")
-    parser.add_argument("--in-place", action="store_true", help="as --c, with c as the output")
-    parser.add_argument("--beta", type=float, default=1.0)
-    add_program_argument(parser)
+def _scales_word(text):
+    """What the scales of 8-bit floats are by: tensor, row (and column), block, or two of them, or none: row,tensor."""
+    found = {"tensor": "tensor,tensor", "row": "row,column", "block": "block,block"}.get(text, text).split(",")
+    if len(found) != 2 or any(word not in known for word, known in zip(found, _SIDES)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not tensor, row, block, or one of {', '.join(_SIDES[0])}, a comma, and one of "
+                                         f"{', '.join(_SIDES[1])}")
+    return found
 
 
-def make(arguments) -> MatmulProblem:
-    """The problem that parsed words describe: packed operands, aligned to 16 bytes."""
-    *batch, m, n, k = arguments.shape
-    transpose_a, transpose_b = (letter == "t" for letter in arguments.layout)
-    a = Tensor.packed((*batch, *((k, m) if transpose_a else (m, k))), arguments.dtype)
-    b = Tensor.packed((*batch, *((n, k) if transpose_b else (k, n))), arguments.dtype_b or arguments.dtype)
-    out = arguments.out_dtype or default_output(arguments.dtype)
-    addend = addend_dtype(out)
-    bias = {None: None, "column": (n,), "row": (m, 1), "batch-column": (*batch, 1, n),
-            "batch-row": (*batch, m, 1)}[arguments.bias]
-    has_c = arguments.c or arguments.in_place
-    y = Tensor.packed((*batch, m, n), out)
-    c = (y if arguments.in_place else Tensor.packed(y.shape, addend)) if has_c and arguments.beta != 0 else None
-    tensors = a, b, Tensor.packed(bias, addend) if bias is not None else None, c, *scale_tensors(arguments.scales, m, n, k)
-    problem = make_problem(tensors, y if arguments.in_place else None, transpose_a, transpose_b, arguments.activation, arguments.math,
-                           arguments.out_dtype, arguments.alpha != 1, arguments.beta != 1,
-                           aliases=frozenset({"c"}) if c is not None and arguments.in_place else frozenset())
-    return with_program(problem, arguments.program, (-2,), -1)
+def _scales(by, m, n, k, lead=()):
+    """The arguments of scales."""
+    blocks = ceil_div(k, BLOCK)
+    shapes = ({"tensor": (1,), "row": (m, 1), "block": (m, blocks)},
+              {"tensor": (1,), "column": (*lead, 1, n), "block": (*lead, blocks, ceil_div(n, BLOCK))})
+    return {name: (known[side], "float32") for name, known, side in zip(("scale_a", "scale_b"), shapes, by) if side != "none"}
 
 
-def parse_problem(words, op="matmul"):
-    """The problem of `op` a list of words describes; ValueError in one line where they make no sense.
-
-    >>> print(parse_problem("64x32x128 bf16 tn --bias --activation gelu".split()))
-    matmul 64x32x128 bfloat16 tn + bias by column, gelu
-    >>> print(parse_problem("64x32x128 bf16 --program mul@0.5 add@32 swish".split()))
-    matmul 64x32x128 bfloat16 nn + program mul+add+swish
-    >>> print(parse_problem("8x4096x1024x512 e4m3 nt --scales block".split(), "grouped_matmul"))
-    grouped_matmul 8 groups of 4096x1024x512 float8_e4m3fn nt -> bfloat16 + scales by block and block
-    """
-    add, make_it, _ = FAMILY[op]
-    parser = WordParser(op, add_help=False)
-    add(parser)
-    return make_it(parser.parse_args(list(words)))
+def _sizes(op, shape, *expected):
+    if len(shape) not in map(len, expected):
+        raise ValueError(f"{op}: '{'x'.join(map(str, shape))}' is not {' or '.join(map('x'.join, expected))}")
+    return shape
 
 
-def _shape(text):
-    if not re.fullmatch(r"\d+(x\d+){2,3}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not MxNxK or BxMxNxK")
-    sizes = tuple(int(n) for n in text.split("x"))
-    if max(sizes) > LARGEST:
-        raise argparse.ArgumentTypeError(f"{text!r} has a size beyond {LARGEST}")
-    return sizes
+@words("matmul", small=("8x8x8 f32", "2x9x5x7 bf16 tn --bias row"))
+def _matmul(op, shape, dtype, layout: _LAYOUTS = "nn", *, dtype_b: dtype_word = None, scales: _scales_word = (), bias: _BIAS = None, c=False,
+            in_place=False, program: STEPS = (), **options):
+    """SHAPE: MxNxK, or BxMxNxK for a batch; t in LAYOUT: the operand is stored transposed; --c: add beta * c; --in-place: to the output."""
+    *batch, m, n, k = _sizes(op, shape, "MNK", "BMNK")
+    out = options["out_dtype"] or default_output(dtype)
+    addend, given = addend_dtype(out), _scales(scales, m, n, k)
+    for name, letter in zip("ab", layout):
+        options[f"transpose_{name}"] |= letter == "t"
+    if bias:
+        lead = batch if bias.startswith("batch-") else []
+        given["bias"] = ((*lead, m, 1) if bias.endswith("row") else (*lead, 1, n) if lead or "-" in bias else (n,), addend)
+    if (c or in_place) and options["beta"]:
+        given.update(c=((*batch, m, n), out if in_place else addend), out="c" if in_place else None)
+    a, b = ((k, m) if options["transpose_a"] else (m, k)), ((n, k) if options["transpose_b"] else (k, n))
+    found = problem(op, a=((*batch, *a), dtype), b=((*batch, *b), dtype_b or dtype), **given, **options)
+    return with_program(found, program, (-2,), -1)
 
 
-def from_record(record) -> MatmulProblem:
-    """The problem that `dispatch.problem_record` made into JSON data; ValueError where it is something else."""
-    def make_it(**fields):
-        for name in ("prologue_a", "prologue_b"):
-            if fields.get(name) is not None:
-                fields[name] = Prologue.of_record(fields[name])
-        return MatmulProblem(**fields)
-    return problem_from_record(make_it, "matmul", record)
+@words("grouped_matmul", small=("2x5x4x3 f32", "2x5x4x3 bf16 nt --bias"))
+def _grouped(op, shape, dtype, layout: _LAYOUTS_OF_B = "nn", *, dtype_b: dtype_word = None, scales: _scales_word = (), bias=False, **options):
+    """SHAPE: GxMxNxK, groups, rows of all groups, columns, k; nt: the matrices are stored transposed; --bias: a vector for each group."""
+    groups, m, n, k = _sizes(op, shape, "GMNK")
+    options["transpose_b"] |= layout == "nt"
+    given = _scales(scales, m, n, k, (groups,))
+    if bias:
+        given["bias"] = (groups, n), addend_dtype(options["out_dtype"] or default_output(dtype))
+    return problem(op, a=((m, k), dtype), b=((groups, *((n, k) if options["transpose_b"] else (k, n))), dtype_b or dtype),
+                   group_offsets=((groups + 1,), "int32"), **given, **options)
 
 
-FAMILY = {"matmul": (add_arguments, make, from_record),
-          "grouped_matmul": (_grouped_parse.add_arguments, _grouped_parse.make, _grouped_parse.from_record),
-          "grouped_matmul_bwd_weights": (_grouped_parse.add_weights_arguments, _grouped_parse.make_weights_words,
-                                         _grouped_parse.weights_from_record)}
-"""Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
+@words("grouped_matmul_bwd_weights", small=("2x5x4x3 f32",))
+def _weights(op, shape, dtype, **options):
+    """SHAPE: GxMxNxK, groups, rows of all groups, columns of dy, of a."""
+    groups, m, n, k = _sizes(op, shape, "GMNK")
+    return problem(op, a=((m, k), dtype), dy=((m, n), dtype), group_offsets=((groups + 1,), "int32"), **options)
+
+
+FAMILY, SMALL, parse_problem = words.family, words.small, words.parse

@@ -1,77 +1,95 @@
-"""Layer and RMS normalisations in words, for the command line: ``8192x4096 bf16 --axis -1 --weights float32``."""
-import functools
-
-from ..engine.program_words import add_program_argument, with_program
+"""Normalisations in words, for the command line: of rows ``8192x4096 bf16 --axis -1 --weights float32``; of channels
+``64x256x56x56 bf16 nhwc relu g32``; local response ``64x96x55x55 bf16 nhwc 5``."""
+from ..device.activation import MODES as ACTIVATIONS
+from ..device.activation import Activation
+from ..engine.program_words import STEPS, with_image_program, with_program
 from ..host.tensor import Tensor
-from ..host.words import WordParser, dtype_word, problem_from_record
-from ..host.words import sizes_word
-from . import _channel_parse, _lrn_parse
-from ._problem import (LayerNormGradientProblem, LayerNormProblem, RmsNormGradientProblem, RmsNormProblem, make_layer_backward,
-                       make_layer_forward, make_layer_forward_residual, make_rms_backward, make_rms_backward_beta, make_rms_forward,
-                       make_rms_forward_residual)
+from ..host.words import Words, dtype_word, image, terms
+from ..registry import operation_of
+from ..sketch import problem
+from ._channel_problem import MODES, RUNNING, STATISTIC, WEIGHT, WHOLE, gradient_source, shape_of
 
-_KINDS = {"layer_norm_fwd": (LayerNormProblem, make_layer_forward, make_layer_forward_residual),
-          "layer_norm_bwd": (LayerNormGradientProblem, make_layer_backward, make_layer_backward),
-          "rms_norm_fwd": (RmsNormProblem, make_rms_forward, make_rms_forward_residual),
-          "rms_norm_bwd": (RmsNormGradientProblem, make_rms_backward, make_rms_backward_beta)}
-_EXTRA = {"layer_norm_fwd": ("--residual", "x + residual is normalised, and kept"), "rms_norm_bwd": ("--has-beta", "dbeta as well")}
-_EXTRA["rms_norm_fwd"] = _EXTRA["layer_norm_fwd"]
+words = Words()
 
 
-def add_arguments(op, parser):
-    """The words that describe a normalisation or its gradients."""
-    parser.add_argument("shape", type=sizes_word, help="shape of x: 8192x4096")
-    parser.add_argument("dtype", type=dtype_word, help="dtype: float32, bf16, ...")
-    parser.add_argument("--axis", type=int, default=-1, help="first normalised dimension")
-    parser.add_argument("--weights", type=dtype_word, help="dtype of gamma and beta; default: x's")
-    if op in _EXTRA:
-        word, text = _EXTRA[op]
-        parser.add_argument(word, dest="extra", action="store_true", help=text)
-    if op.endswith("fwd"):
-        add_program_argument(parser)
-    else:
-        parser.add_argument("--dsummed", action="store_true", help="add the gradient of the residual sum")
+def _wide(dtype):
+    return "float64" if dtype == "float64" else "float32"
 
 
-def make(op, arguments):
-    """The problem that parsed words describe: packed arrays, aligned to 16 bytes; layer normalisation has gamma and beta, RMS gamma."""
-    kind, plain, full = _KINDS[op]
-    extra = getattr(arguments, "extra", False)
-    x = Tensor.packed(arguments.shape, arguments.dtype)
-    if not -x.ndim <= arguments.axis < x.ndim:
-        raise ValueError(f"{op}: axis={arguments.axis} for {x.ndim} dimensions")
-    axis = arguments.axis % x.ndim
-    weights = Tensor.packed(x.shape[axis:], arguments.weights or x.dtype)
-    statistics = Tensor.packed(x.shape[:axis], "float64" if x.dtype == "float64" else "float32")
-    known = {"x": x, "dy": x, "gamma": weights, "beta": weights if op == "layer_norm_fwd" else None, "mean": statistics,
-             "rstd": statistics, "residual": x if extra else None, "dsummed": x if getattr(arguments, "dsummed", False) else None}
-    problem = (full if extra else plain)(tuple(known[name] for name in kind.names[0]), None, axis, frozenset())
-    return with_program(problem, getattr(arguments, "program", ()), range(axis), range(axis, x.ndim))
+def _small(*more):
+    return ("5x100 f32", "3x77 bf16 --weights float32", "2x5x8 f16 --axis 1", "4x9 f64", *more)
 
 
-def from_record(op, record):
-    """The problem of a record; ValueError where it is something else."""
-    return problem_from_record(_KINDS[op][0], op, record)
+_FORWARD, _BACKWARD = _small("3x24 f16 --residual", "5x100 bf16 --program add@5x100 gelu mul@100"), _small("5x100 bf16 --dsummed")
 
 
-FAMILY = {op: (functools.partial(add_arguments, op), functools.partial(make, op), functools.partial(from_record, op)) for op in _KINDS}
-FAMILY |= _channel_parse.FAMILY | _lrn_parse.FAMILY
-"""Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
+@words("layer_norm_fwd", "layer_norm_bwd", "rms_norm_fwd", "rms_norm_bwd", small={
+    "layer_norm_fwd": _FORWARD, "layer_norm_bwd": _BACKWARD, "rms_norm_fwd": _FORWARD, "rms_norm_bwd": (*_BACKWARD, "3x24 f16 --has-beta")})
+def _rows(op, shape, dtype, *, weights: dtype_word = None, residual=False, dsummed=False, program: STEPS = (), **options):
+    """--weights: the dtype of gamma and beta, by default x's; --residual: x + residual is normalised, and kept; --dsummed: add the gradient
+    of that sum."""
+    axis = options["axis"] % len(shape)
+    x, weight, statistic = (shape, dtype), (shape[axis:], weights or dtype), (shape[:axis], _wide(dtype))
+    known = {"x": x, "dy": x, "gamma": weight, "mean": statistic, "rstd": statistic, **({"beta": weight} if op == "layer_norm_fwd" else {})}
+    given = {name: known[name] for name in operation_of(op).labels if name in known}
+    given |= {name: x for name, there in (("residual", residual), ("dsummed", dsummed)) if there}
+    return with_program(problem(op, **given, **options), program, range(axis), range(axis, len(shape)))
 
-SMALL = {op: ("5x100 f32", "3x77 bf16 --weights float32", "2x5x8 f16 --axis 1", "4x9 f64",
-              *(f"3x24 f16 {word}" for word in _EXTRA.get(op, ())[:1]), *("5x100 bf16 --dsummed",) * op.endswith("bwd"),
-              *("5x100 bf16 --program add@5x100 gelu mul@100",) * op.endswith("fwd")) for op in _KINDS}
-SMALL |= _channel_parse.SMALL | _lrn_parse.SMALL
-"""Problems that ``python -m dnnkern check`` tries."""
+
+_BATCH = ("4x6x5x3 f32 relu residual", "3x16x7 bf16 nhwc weights=float32", "5x10 f16", "3x4x2x3x2 f64", "4x3x5 f32 per_activation")
+_GROUP = ("4x6x5x3 f32 relu g2", "3x16x7 bf16 nhwc weights=float32 g4", "5x10 f16 g1", "3x4x2x3x2 f64", "4x16x7 bf16 nhwc swish g4")
+_PROGRAMS = "4x6x5x3 f32 --program mul@6x1x1 gelu", "3x16x7 bf16 nhwc --program add@3x16x7 relu mul@0.5"
+_KINDS = {**dict.fromkeys(("x", "dy", "y", "residual"), WHOLE), **dict.fromkeys(("gamma", "beta"), WEIGHT),
+          **dict.fromkeys(("running_mean", "running_var"), RUNNING), **dict.fromkeys(("mean", "rstd", "dgamma", "dbeta"), STATISTIC)}
+_TERMS = terms(numbers={"groups": r"g(\d+)"}, **{mode: ("activation", mode) for mode in ACTIVATIONS}, **{m: ("mode", m) for m in MODES},
+               **{name: (name, True) for name in ("residual", "running", "frozen")})
 
 
-def parse_problem(words, op):
-    """The problem of `op` a list of words describes; ValueError in one line where they make no sense.
+def _term(text):
+    return ("weights", dtype_word(text[8:])) if text.startswith("weights=") else _TERMS(text)
 
-    >>> print(parse_problem("8192x4096 bf16 --weights float32".split(), "layer_norm_fwd"))
-    layer_norm_fwd 8192x4096 bfloat16 axis 1 gamma float32 beta float32
-    """
-    parser = WordParser(op, add_help=False)
-    add_words, make_it, _ = FAMILY[op]
-    add_words(parser)
-    return make_it(parser.parse_args(list(words)))
+
+@words("batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd", "batch_norm_bwd_apply", "group_norm_fwd", "group_norm_bwd", small={
+    **dict.fromkeys(("batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd"), _BATCH + _PROGRAMS), "batch_norm_bwd_apply": _BATCH,
+    **dict.fromkeys(("group_norm_fwd", "group_norm_bwd"), _GROUP + _PROGRAMS)})
+def _channels(op, shape, dtype, *terms: _term, program: STEPS = ()):
+    """SHAPE: N, C and the extents, in this order for every layout. TERMS: nhwc, relu, weights=float32 (gamma, beta and given statistics; by
+    default x's dtype), g32 (groups; default: a channel each, instance normalisation), residual, running (statistics), frozen,
+    per_activation."""
+    given = {"layout": "NCHW", **dict(terms)}
+    weights, running, mode = given.pop("weights", dtype), given.pop("running", False), given.get("mode", "spatial")
+    if op.startswith("group"):
+        given.setdefault("groups", (*shape, 1)[1])
+    x = Tensor.packed(image(shape, given["layout"]), dtype)
+    dtypes = {WHOLE: dtype, STATISTIC: _wide(dtype), WEIGHT: weights, RUNNING: weights}
+    kinds = {**_KINDS, **({"mean": RUNNING, "var": RUNNING} if op == "batch_norm_infer" else {})}
+    source = gradient_source(Activation.of(given.get("activation"))) if "bwd" in op else None
+    for name in operation_of(op).labels:
+        there = running if name.startswith("running") else given.get(name, False) if name == "residual" else \
+            source == {"y": "y", "beta": "x"}[name] if "bwd" in op and name in ("y", "beta") else True
+        if name == "counts":
+            given[name] = (1,), "int32"
+        elif there:
+            given[name] = shape_of(kinds[name], x, given["layout"], mode, given.get("groups")), dtypes[kinds[name]]
+    return with_image_program(problem(op, **given), program)
+
+
+@words("batch_norm_merge", small=("2x64 f32", "3x20 f64", "5x33 f32 --running bf16"))
+def _merge(op, shape, dtype, *, running: dtype_word = None):
+    """SHAPE: parts and channels; --running: the dtype of running statistics."""
+    more = {name: (shape[1:], running) for name in ("running_mean", "running_var") if running}
+    return problem(op, means=(shape, dtype), rstds=(shape, dtype), counts=(shape[:1], "int32"), **more)
+
+
+_SIZE = terms(numbers={"size": r"(\d+)"})
+
+
+@words("lrn_fwd", "lrn_bwd", small=("2x7x5x3 f32", "3x16x7 bf16 nhwc", "2x9x4 f16 nhwc 4", "2x3x2x3x2 f64 3"))
+def _lrn(op, shape, dtype, *terms: _SIZE):
+    """TERMS: 5 (channels of a window, the default), nhwc."""
+    given = {"layout": "NCHW", **dict(terms)}
+    x = image(shape, given["layout"]), dtype
+    return problem(op, **dict.fromkeys(operation_of(op).labels, x), **given)
+
+
+FAMILY, SMALL, parse_problem = words.family, words.small, words.parse
