@@ -97,7 +97,7 @@ def test_check_takes_the_command_that_dnnkern_check_prints(words, capsys, simula
     ("explain matmul 3x4 f32", "'3x4' is not MxNxK"),
     ("explain matmul 3x4x5 q9", "not a dtype"),
     ("explain matmul 3x4x5 f32 xy", "invalid choice: 'xy'"),
-    ("explain matmul 3x4x5 f32 --activation relux", "invalid choice"),
+    ("explain matmul 3x4x5 f32 --activation relux", "did you mean 'relu'"),
     ("explain matmul 3x4x5 f32 --out-dtype int8", "out (or out_dtype) is int8; expected one of float32, "),
     ("explain matmul 3x4x5 f32 --exclude TENSOR_CORES", "'TENSOR_CORES' is not a note; did you mean 'tensor_core'"),
     ("find matmul 3x4x5 f32 --allow anything", "'anything' is not a note; expected one of TENSOR_CORE, "),

@@ -38,7 +38,7 @@ def test_records(case):
 def test_what_is_no_record():
     for op in FAMILY:
         with pytest.raises(ValueError, match="not a record"):
-            of_record(op, {"program": 1})
+            FAMILY[op][2]({"program": 1})
 
 
 @pytest.mark.parametrize("make, error, words", [

@@ -1,10 +1,10 @@
 """Dropouts and random numbers in words, for the command line: ``8192x4096 bf16``, ``8192x4096 f32 normal``."""
 from dataclasses import replace
 
-from ..host.words import Words, like
+from ..host.words import like, new_words
 from ..sketch import problem
 
-words = Words()
+words, FAMILY, SMALL, parse_problem = new_words()
 
 
 @words("dropout_fwd", "dropout_bwd", small=("5x101 f32", "3x800 bf16 --in-place", "4x9 f64"))
@@ -15,9 +15,5 @@ def _dropout(op, shape, dtype, *, in_place=False):
     return problem(op, dy=(shape, dtype), mask=like(forward.mask), p=0.5, out="dy" if in_place else None)
 
 
-@words("random_fill", small=("5x101 f32 uniform", "3x800 bf16 normal", "4x9 f64 bernoulli"))
-def _random(op, shape, dtype, distribution: str):
-    return problem(op, x=(shape, dtype), distribution=distribution, seed=0)
-
-
-FAMILY, SMALL, parse_problem = words.family, words.small, words.parse
+words("random_fill", small=("5x101 f32 uniform", "3x800 bf16 normal", "4x9 f64 bernoulli"))(
+    lambda op, shape, dtype, distribution: problem(op, x=(shape, dtype), distribution=distribution, seed=0))

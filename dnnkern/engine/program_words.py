@@ -41,7 +41,7 @@ def chain(steps, first, loads, compute):
 
 
 STEPS = {"nargs": "+", "type": step_word, "metavar": "STEP",
-         "help": "functions of the result, one after the other: add@4096 (an array that broadcasts to the result), mul@0.5 (a number), relu"}
+         "help": "functions of the result, one after the other: add@4096 (an array that broadcasts to it), mul@0.5 (a number), relu"}
 """The option of a program that runs in an anchor's kernel."""
 
 

@@ -3,18 +3,40 @@
 A form is a function of an operation and words that returns a problem, by `dnnkern.problem` of the operation's public function. Its
 signature is the grammar: positional parameters are words, with a default they may be missing, ``*terms`` are any number; keyword-only
 parameters are options, ``log=False`` is ``--log``; ``**options`` are all other parameters of the public function that are no arrays. What a
-word is follows from the annotation (a function of the text, a tuple of choices, or a dict: keywords of ``add_argument``), else from the parameter's name, else from its default.
+word is follows from the annotation (a function of the text, a tuple of choices, or a dict: keywords of ``add_argument``), else from the
+parameter's default, else from its name.
 """
 import argparse
 import functools
 import inspect
 import re
 
+import dnnkern
+
 from ..dispatch import Note
+from ..registry import operation_of
+from ..sketch import _NOT_OF_A_PROBLEM, problem
 from .dtypes import dtype_name
 from .products import FP8
+from .records import problem_of_record
 from .scalars import LARGEST
 from .suggest import nearest
+from .tensor import Tensor
+
+_TOLD = {
+    "shape": "64x256x56x56; of images N, C and the extents, in this order for every layout", "dtype": "of the arrays: float32, bf16, ...",
+    "in_place": "write the result over the input", "convolution": "flip the filter", "corners": "align_corners", "overwrite": "beta is 0",
+    "scaled": "with grad_scale and found_inf", "counted": "with the step number on the device", "narrow": "states in the parameters' dtype",
+    "states": "optional ones: v,momenta", "keep": "the value before the last function is a result too",
+    "only_rows": "the last value itself is no result", "rows": "reductions of the last value: add,amax; of a cache: queries per sequence",
+    "weights": "dtype of gamma and beta", "lengths": "sequences have lengths of their own", "page": "keys per page",
+    "ragged": "sequences begin at offsets, rows as in thd", "bottom_right": "align the last query to the last key",
+    "block_mask": "a bit per block of 128 queries and 128 keys", "lse": "also return the log-sum-exp", "indices": "their dtype",
+    "quantized": "fp8 scales of probabilities and result, and their largest magnitudes", "cache": "dtype of the caches",
+    "stats": "also return the largest score and the sum of exponentials", "pairs": "rotated pairs per row", "value_size": "head size of v",
+    "heads_inside": "the shape is batch x rows x heads x head size", "angles": "dtype of cosines and sines", "kv_heads": "heads of k and v",
+    "targets": "soft, or the dtype of indices", "source": "gather so many rows", "target": "scatter to so many rows"}
+"""Help of the words that are no parameters of public functions."""
 
 
 class WordParser(argparse.ArgumentParser):
@@ -24,42 +46,38 @@ class WordParser(argparse.ArgumentParser):
         raise ValueError(f"{self.prog}: {message}")
 
 
-class Words:
-    """The forms of a family. Decorate each: ``@words("softmax_fwd", "softmax_bwd", small=texts)``.
+def new_words():
+    """What a family's `_parse` binds: a decorator of its forms, ``@words("softmax_fwd", "softmax_bwd", small=texts)``, `FAMILY`,
+    {operation: (what adds its words to a parser, what makes a problem of them, and of a record)}, `SMALL`, {operation: texts} of problems
+    that ``python -m dnnkern check`` tries, and `parse_problem`.
 
-    `small` are the problems that ``python -m dnnkern check`` tries: texts of all these operations, or {operation: texts}. The family's
-    module binds `FAMILY`, `SMALL` and `parse_problem`.
+    >>> from dnnkern.softmax._parse import parse_problem
+    >>> print(parse_problem("8192x4096 bf16 --log".split(), "softmax_fwd"))
+    softmax_fwd 8192x4096 bfloat16 axis 1 log
     """
+    family, small_ones = {}, {}
 
-    def __init__(self):
-        self.family, self.small = {}, {}
-
-    def __call__(self, *ops, small):
+    def words(*ops, small):
         def add(form):
             for op in ops:
-                self.small[op] = small[op] if isinstance(small, dict) else small
-                self.family[op] = (functools.partial(add_arguments, op, form), functools.partial(_make, op, form),
-                                   functools.partial(self._from_record, op))
+                small_ones[op] = small[op] if isinstance(small, dict) else small
+                family[op] = (functools.partial(_add_arguments, op, form), functools.partial(_make, op, form),
+                              lambda record, op=op: problem_of_record(type(parse_problem(small_ones[op][0].split(), op)), op, record))
             return form
         return add
 
-    def parse(self, words, op=None):
+    def parse_problem(words, op=None):
         """The problem of `op`, by default the family's first, that a list of words describes; ValueError or TypeError in one line where
-        they make no sense.
-
-        >>> from dnnkern.softmax._parse import parse_problem
-        >>> print(parse_problem("8192x4096 bf16 --log".split(), "softmax_fwd"))
-        softmax_fwd 8192x4096 bfloat16 axis 1 log
-        """
-        op = op or next(iter(self.family))
-        add, make, _ = self.family[op]
+        they make no sense."""
+        op = op or next(iter(family))
         parser = WordParser(op, add_help=False)
-        add(parser)
-        return make(parser.parse_args(list(words)))
+        family[op][0](parser)
+        return family[op][1](parser.parse_args(list(words)))
+    return words, family, small_ones, parse_problem
 
-    def _from_record(self, op, record):
-        from .records import problem_of_record
-        return problem_of_record(type(self.parse(self.small[op][0].split(), op)), op, record)
+
+def _signature(op):
+    return inspect.signature(getattr(dnnkern, op)).parameters
 
 
 def _parameters(op, form):
@@ -67,17 +85,11 @@ def _parameters(op, form):
     _, *own = inspect.signature(form).parameters.values()
     if own[-1].kind is not own[-1].VAR_KEYWORD:
         return own
-    import dnnkern
-
-    from ..registry import operation_of
-    from ..sketch import _NOT_OF_A_PROBLEM
     known = {"out", *(p.name for p in own), *operation_of(op).labels, *_NOT_OF_A_PROBLEM}
-    return own[:-1] + [p.replace(kind=p.KEYWORD_ONLY) for p in inspect.signature(getattr(dnnkern, op)).parameters.values()
-                       if p.name not in known and p.default is not p.empty]
+    return own[:-1] + [p.replace(kind=p.KEYWORD_ONLY) for p in _signature(op).values() if p.name not in known and p.default is not p.empty]
 
 
-def add_arguments(op, form, parser):
-    """The words of a form."""
+def _add_arguments(op, form, parser):
     told = _told(op)
     for p in _parameters(op, form):
         how, kind = {"help": told.get(p.name)}, p.annotation
@@ -89,18 +101,15 @@ def add_arguments(op, form, parser):
             how |= kind if isinstance(kind, dict) else {"type": kind} if callable(kind) else {"choices": kind}
         if p.kind is p.KEYWORD_ONLY:
             parser.add_argument(("--no-" if p.default is True else "--") + p.name.replace("_", "-"), dest=p.name, default=p.default, **how)
-        elif p.default is not p.empty:
-            parser.add_argument(p.name, nargs="?", default=p.default, **how)
         else:
-            parser.add_argument(p.name, **{"nargs": "*"} if p.kind is p.VAR_POSITIONAL else {}, **how)
-    parser.epilog = inspect.getdoc(form)
+            count = {"nargs": "*"} if p.kind is p.VAR_POSITIONAL else {} if p.default is p.empty else {"nargs": "?", "default": p.default}
+            parser.add_argument(p.name, **count, **how)
 
 
 def _told(op):
     """{parameter: its first sentence} of the public function's docstring."""
-    import dnnkern
-    doc = inspect.getdoc(getattr(dnnkern, op)) or ""
-    found = {}
+    found = dict(_TOLD)
+    doc = inspect.getdoc(getattr(dnnkern, op))
     for names, text in re.findall(r"^(\w+(?:, \w+)*) : .*\n    (.*?)(?:\.|;|\n\S|\n\n)", doc, re.MULTILINE):
         found.update(dict.fromkeys(names.split(", "), text.replace("%", "%%")))
     return found
@@ -118,98 +127,30 @@ def _make(op, form, arguments):
     return form(*places, **options)
 
 
-# ---- words
-
-def dtype_word(text):
-    """A dtype's name, given as one of its names; argparse's error where it is none."""
-    try:
-        return dtype_name(text)
-    except TypeError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def sizes_word(text):
-    """Sizes written 64x3x224x224."""
-    if not re.fullmatch(r"\d+(x\d+)*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a shape such as 64x3x224x224")
-    sizes = tuple(int(n) for n in text.split("x"))
-    if max(sizes) > LARGEST:
-        raise argparse.ArgumentTypeError(f"{text!r} has a size beyond {LARGEST}")
-    return sizes
-
-
-def shape_word(text):
-    """Sizes written 64x256, or "scalar"."""
-    return () if text == "scalar" else sizes_word(text)
-
-
-def shapes_word(text):
-    """Shapes written 64x3x7x7,64,12*256x256: the last one twelve times."""
-    found = []
-    for word in text.split(","):
-        times, star, shape = word.rpartition("*")
-        if star and not re.fullmatch(r"[1-9]\d*", times):
-            raise argparse.ArgumentTypeError(f"{word!r} is not a shape such as 64x256 or 12*64x256")
-        found += [sizes_word(shape)] * int(times or 1)
-    return tuple(found)
-
-
-def integers_word(text):
-    """Integers written 0,2,-1."""
-    if not re.fullmatch(r"-?\d+(,-?\d+)*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of integers such as 0,2,3")
-    return tuple(map(int, text.split(",")))
-
-
-def value_word(text):
-    """An integer, a number, or a name."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text
-
-
-def upper_word(text):
-    """A layout."""
-    return text.upper()
-
-
-_WINDOW = {"stride": r"s(\d+(?:x\d+)*)", "padding": r"p(\d+(?::\d+)?(?:x\d+(?::\d+)?)*)", "dilation": r"d(\d+(?:x\d+)*)"}
-
-
-def terms(windows=False, numbers=None, **flags):
-    """A word of ``*terms``, (parameter, value): a layout, one of the flags, {text: (parameter, value)}, one of the numbers, {parameter:
-    pattern}, and with windows s2 (stride), p1 or p0:1x2:0 (padding) and d2 (dilation)."""
-    known = {**flags, "nchw": ("layout", "NCHW"), "nhwc": ("layout", "NHWC")}
-
-    def term(text):
-        if text.lower() in known:
-            return known[text.lower()]
-        for name, pattern in (numbers or {}).items():
-            if found := re.fullmatch(pattern, text):
-                return name, int(found[1])
-        for name, pattern in _WINDOW.items() if windows else ():
-            if found := re.fullmatch(pattern, text):
-                parts = [tuple(map(int, part.split(":"))) for part in found[1].split("x")]
-                values = tuple(part if len(part) > 1 else part[0] for part in parts)
-                return name, values[0] if len(values) == 1 and not isinstance(values[0], tuple) else values
-        more = ("s2 or s2x1 (stride)", "p1, p1x2 or p0:1x2:0 (padding)", "d2 (dilation)") if windows else ()
-        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join((*more, *known, *(numbers or ())))}")
-    return term
-
-
-_KINDS = {"dtype": dtype_word, "out_dtype": dtype_word, "axis": int, "layout": upper_word,
-          **dict.fromkeys(("shape", "size", "window"), sizes_word)}
-_KIND_OF_DEFAULT = {int: int, float: float, tuple: integers_word}
-
-
 # ---- what forms have in common
 
 def like(t):
     """A tensor's shape and dtype, as `dnnkern.problem` takes them; None for None."""
     return t and (t.shape, t.dtype)
+
+
+def taken(op, given):
+    """Those of the given arguments that the public function has."""
+    return {name: value for name, value in given.items() if name in _signature(op)}
+
+
+def either(op, forward, **given):
+    """The problem of a function or its gradient, whose further arrays are the function's results and their gradients."""
+    if op == forward:
+        return problem(op, **given)
+    found, more = problem(forward, **taken(forward, given)), {}
+    for name, p in _signature(op).items():
+        if name.endswith("_shape"):
+            more[name] = getattr(found, name[0]).shape
+        elif p.default is p.empty and name not in given:
+            known = [getattr(found, n) for n in (name, name[1:]) if isinstance(getattr(found, n, None), Tensor)]
+            more[name] = like(known[0] if known else None if hasattr(found, name[1:]) else found.outputs[0])
+    return problem(op, **taken(op, given), **more)
 
 
 def image(shape, layout="NCHW"):
@@ -221,6 +162,78 @@ def image(shape, layout="NCHW"):
 def addend_dtype(out):
     """dtype of a bias or c beside results of this dtype."""
     return "float32" if out == "int8" or out in FP8 else out
+
+
+# ---- words
+
+def _no(text, what):
+    raise argparse.ArgumentTypeError(f"{text!r} is {what}")
+
+
+def dtype_word(text):
+    """A dtype's name, given as one of its names; argparse's error where it is none."""
+    try:
+        return dtype_name(text)
+    except TypeError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def sizes_word(text):
+    """Sizes written 64x3x224x224."""
+    sizes = tuple(map(int, text.split("x"))) if re.fullmatch(r"\d+(x\d+)*", text) else _no(text, "not a shape such as 64x3x224x224")
+    return sizes if max(sizes) <= LARGEST else _no(text, f"a size beyond {LARGEST}")
+
+
+def shape_word(text):
+    """Sizes written 64x256, or "scalar"."""
+    return () if text == "scalar" else sizes_word(text)
+
+
+def shapes_word(text):
+    """Shapes written 64x3x7x7,64,12*256x256: the last one twelve times."""
+    found = []
+    for times, star, shape in (word.rpartition("*") for word in text.split(",")):
+        if star and not re.fullmatch(r"[1-9]\d*", times):
+            _no(text, "not a list of shapes such as 64x256,12*64x256")
+        found += [sizes_word(shape)] * int(times or 1)
+    return tuple(found)
+
+
+def integers_word(text):
+    """Integers written 0,2,-1."""
+    return tuple(map(int, text.split(","))) if re.fullmatch(r"-?\d+(,-?\d+)*", text) else _no(text, "not a list of axes such as 0,2,3")
+
+
+def value_word(text):
+    """An integer, a number, or a name."""
+    return int(text) if re.fullmatch(r"-?\d+", text) else float(text) if re.fullmatch(r"-?\d*\.?\d+(e-?\d+)?", text) else text
+
+
+_WINDOW = {"stride": r"s(\d+(?:x\d+)*)", "padding": r"p(\d+(?::\d+)?(?:x\d+(?::\d+)?)*)", "dilation": r"d(\d+(?:x\d+)*)"}
+
+
+def terms(windows=False, numbers=None, **flags):
+    """A word of ``*terms``, (parameter, value): a layout, one of the flags, {text: (parameter, value)}, one of the numbers, {parameter:
+    pattern}, and with windows s2 (stride), p1 or p0:1x2:0 (padding) and d2 (dilation)."""
+    known, patterns = {**flags, "nchw": ("layout", "NCHW"), "nhwc": ("layout", "NHWC")}, {**(numbers or {}), **(_WINDOW if windows else {})}
+
+    def term(text):
+        if text.lower() in known:
+            return known[text.lower()]
+        for name, pattern in patterns.items():
+            if found := re.fullmatch(pattern, text):
+                values = tuple(tuple(map(int, part.split(":"))) if ":" in part else int(part) for part in found[1].split("x"))
+                return name, values[0] if len(values) == 1 and isinstance(values[0], int) else values
+        window = "s2 or s2x1 (stride), p1, p1x2 or p0:1x2:0 (padding), d2 (dilation), " * windows
+        return _no(text, f"none of {window}{', '.join((*known, *(numbers or ())))}")
+    return term
+
+
+_KINDS = {"axes": integers_word, "layout": str.upper, "shapes": shapes_word,
+          **dict.fromkeys(("dtype", "dtype_b", "dtype_w", "out", "out_dtype", "to", "weights", "running", "cache", "angles", "grads"),
+                          dtype_word),
+          **dict.fromkeys(("shape", "a", "b", "c", "mask"), shape_word), **dict.fromkeys(("size", "window", "positions"), sizes_word)}
+_KIND_OF_DEFAULT = {int: int, float: float, tuple: integers_word}
 
 
 def notes_word(text):

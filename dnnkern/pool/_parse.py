@@ -1,16 +1,17 @@
 """Pooling in words, for the command line: ``64x64x112x112 bf16 3x3 s2 p1 nhwc index``, ``8x512x13x13 f32 7x7 adaptive``."""
 from ..engine.program_words import STEPS, with_image_program
-from ..host.words import Words, image, like, sizes_word, terms
-from ..sketch import problem
+from ..host.words import either, image, new_words, sizes_word, terms
 from ._problem import OPS
 
-words = Words()
+words, FAMILY, SMALL, parse_problem = new_words()
 _TERMS = terms(windows=True, numbers={"divisor": r"divisor([1-9]\d*)"}, ceil=("ceil_mode", True), counting=("count_include_pad", True),
-               index=("index", "int32"), index64=("index", "int64"), adaptive=("adaptive", True))
+               index=("index_dtype", "int32"), index64=("index_dtype", "int64"), adaptive=("adaptive", True))
 
 
 def _window_word(text):
-    return None if text == "global" else sizes_word(text)
+    """A window, in an adaptive pooling the size of the result; None for the whole image."""
+    sizes = None if text == "global" else sizes_word(text)
+    return sizes and (sizes if len(sizes) > 1 else sizes[0])
 
 
 @words(*OPS, small={
@@ -20,21 +21,10 @@ def _window_word(text):
     "avg_pool_fwd": ("2x8x9x8 f32 3x3 s2 p1", "2x8x9x8 f32 3x3 s1 p1 divisor7", "2x16x7x7 bf16 global nhwc", "2x3x9 f16 2 ceil counting"),
     "avg_pool_bwd": ("2x8x9x8 f32 3x3 s2 p1", "2x8x9x8 f32 3x3 s1 p1 divisor7", "2x16x7x7 bf16 global nhwc", "1x3x4x5x6 f16 2x2x2 ceil")})
 def _pool(op, shape, dtype, window: _window_word, *terms: _TERMS, program: STEPS = ()):
-    """WINDOW: 3x3, or global; with adaptive the output size. TERMS: s2 (stride), p1 or p0:1x2:0 (padding), d2 (dilation), nhwc, ceil,
-    counting (the padding), index or index64, divisor9, adaptive."""
-    given = {"layout": "NCHW", **dict(terms)}
-    index, adaptive = given.pop("index", "int32" if op == "max_pool_bwd" else None), given.pop("adaptive", False)
-    x = image(shape, given["layout"]), dtype
-    window = window and (window if len(window) > 1 else window[0])
-    if adaptive:
-        given = {"layout": given["layout"]}
-    name, sizes = f"{'adaptive_' * adaptive}{op[:3]}_pool_", {"output_size" if adaptive else "window": window}
-    forward = problem(f"{name}fwd", x=x, **sizes, **given, **({"return_index": True, "index_dtype": index} if index else {}))
-    if op == forward.op:
-        return with_image_program(forward, program, ordered=False)
-    indices = {"index": like(forward.index)} if forward.index else {}
-    return with_image_program(problem(f"{name}bwd", dy=like(forward.y), **indices, x_shape=x[0], **({} if adaptive else sizes), **given),
-                              program)
-
-
-FAMILY, SMALL, parse_problem = words.family, words.small, words.parse
+    given = {"layout": "NCHW", **({"index_dtype": "int32"} if op == "max_pool_bwd" else {}), **dict(terms)}
+    kind = "adaptive_" * given.pop("adaptive", False)
+    given["output_size" if kind else "window"] = window
+    if "index_dtype" in given:
+        given["return_index"] = True
+    found = either(kind + op, kind + op.replace("bwd", "fwd"), x=(image(shape, given["layout"]), dtype), **given)
+    return with_image_program(found, program, ordered=False)
