@@ -26,8 +26,8 @@ def _of_scores(word, scores, dtype):
 
 
 def _array(layout, dtype, images, heads, rows, elements):
-    return {"BHSD": (images, heads, rows, elements), "BSHD": (images, rows, heads, elements), "THD": (images * rows, heads, elements)}[
-        layout], dtype
+    shapes = {"BSHD": (images, rows, heads, elements), "THD": (images * rows, heads, elements)}
+    return shapes.get(layout, (images, heads, rows, elements)), dtype
 
 
 def _check(op, shape, known):
@@ -90,8 +90,8 @@ def _decode(op, shape, dtype, *, kv_heads=None, rows=1, value_size=None, cache=N
 def _rope(op, shape, dtype, *, pairs=None, heads_inside=False, angles=None, in_place=False, **options):
     _check(op, shape, len(shape) >= 2 + heads_inside)
     pairs, x = shape[-1] // 2 if pairs is None else pairs, "x" if op == "rope_fwd" else "dy"
-    turned = (shape[-3], 1, pairs) if heads_inside else (shape[-2], pairs), angles or dtype
-    return problem(op, **{x: (shape, dtype)}, cos=turned, sin=turned, out=x if in_place else None, **options)
+    of_rows = (shape[-3], 1, pairs) if heads_inside else (shape[-2], pairs), angles or dtype
+    return problem(op, **{x: (shape, dtype)}, cos=of_rows, sin=of_rows, out=x if in_place else None, **options)
 
 
 words("sdpa_dropout_mask", small=("2x3x5x19 f32", "1x2x9x64 bf16"))(

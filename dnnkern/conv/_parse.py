@@ -8,7 +8,7 @@ from ..host.words import addend_dtype, dtype_word, image, new_words, sizes_word,
 from ..sketch import problem
 
 words, FAMILY, SMALL, parse_problem = new_words()
-_KNOWN = terms(windows=True, numbers={"k": r"k(\d+)", "groups": r"g(\d+)"})
+_KNOWN = terms(windows=True, numbers=[("k64", "k"), ("g32", "groups")])
 _HELP = ("64x64x56x56 (N, C and the image extents, in this order for every layout), k64 (filters), 3x3 (their extents), s2 or s2x1 "
          "(stride), p1, p1x2 or p0:1x2:0 (padding, before:after), d2 (dilation), g32 (groups), a dtype, nchw or nhwc")
 _SMALL = tuple(f"{text} {dtype}" for dtype in ("f32", "bf16", "f16", "f64") for text in

@@ -57,7 +57,7 @@ def with_program(problem, steps, rows, column, order=None):
     """
     if not steps:
         return problem
-    if not hasattr(problem, "program"):
+    if "program" not in problem.__dataclass_fields__:
         raise ValueError(f"{problem.op}: has no program after its result")
     result = next(iter(problem.outputs))
     compute = "float64" if result.dtype == "float64" else "float32"

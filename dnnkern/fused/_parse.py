@@ -16,9 +16,14 @@ ROW = "@row-"
 def _row_step_word(text):
     """(function, its second operand) of a word; the operand "max" of ``sub@row-max`` is a reduction of the value."""
     mode, found, reduction = text.partition(ROW)
-    if found and reduction not in MODES:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a function of two values, and one of {', '.join(MODES)}")
-    return (step_word(f"{mode}@0.5")[0], reduction) if found else step_word(text)
+    if not found:
+        return step_word(text)
+    try:
+        if reduction in MODES:
+            return step_word(f"{mode}@0.5")[0], reduction
+    except argparse.ArgumentTypeError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r}: expected a function of two values, and one of {', '.join(MODES)}")
 
 
 def _arrays(op, shape, dtype, steps):

@@ -117,14 +117,14 @@ def _told(op):
 
 def _make(op, form, arguments):
     """The problem of a parser's namespace."""
-    places, options = [op], {}
+    given, options = [op], {}
     for p in _parameters(op, form):
         value = getattr(arguments, p.name)
         if p.kind is p.KEYWORD_ONLY:
             options[p.name] = value
         else:
-            places += value if p.kind is p.VAR_POSITIONAL else [value]
-    return form(*places, **options)
+            given += value if p.kind is p.VAR_POSITIONAL else [value]
+    return form(*given, **options)
 
 
 # ---- what forms have in common
@@ -212,10 +212,11 @@ def value_word(text):
 _WINDOW = {"stride": r"s(\d+(?:x\d+)*)", "padding": r"p(\d+(?::\d+)?(?:x\d+(?::\d+)?)*)", "dilation": r"d(\d+(?:x\d+)*)"}
 
 
-def terms(windows=False, numbers=None, **flags):
-    """A word of ``*terms``, (parameter, value): a layout, one of the flags, {text: (parameter, value)}, one of the numbers, {parameter:
-    pattern}, and with windows s2 (stride), p1 or p0:1x2:0 (padding) and d2 (dilation)."""
-    known, patterns = {**flags, "nchw": ("layout", "NCHW"), "nhwc": ("layout", "NHWC")}, {**(numbers or {}), **(_WINDOW if windows else {})}
+def terms(windows=False, numbers=(), **flags):
+    """A word of ``*terms``, (parameter, value): a layout, one of the flags, {text: (parameter, value)}, a number as in `numbers`,
+    (example, parameter), and with windows s2 (stride), p1 or p0:1x2:0 (padding) and d2 (dilation)."""
+    known = {**flags, "nchw": ("layout", "NCHW"), "nhwc": ("layout", "NHWC")}
+    patterns = {**{name: re.sub(r"\d+", r"(\\d+)", example) for example, name in numbers}, **(_WINDOW if windows else {})}
 
     def term(text):
         if text.lower() in known:
@@ -225,7 +226,7 @@ def terms(windows=False, numbers=None, **flags):
                 values = tuple(tuple(map(int, part.split(":"))) if ":" in part else int(part) for part in found[1].split("x"))
                 return name, values[0] if len(values) == 1 and isinstance(values[0], int) else values
         window = "s2 or s2x1 (stride), p1, p1x2 or p0:1x2:0 (padding), d2 (dilation), " * windows
-        return _no(text, f"none of {window}{', '.join((*known, *(numbers or ())))}")
+        return _no(text, f"none of {window}{', '.join((*known, *dict(numbers)))}")
     return term
 
 

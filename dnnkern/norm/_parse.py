@@ -17,9 +17,9 @@ _GROUP = ("4x6x5x3 f32 relu g2", "3x16x7 bf16 nhwc weights=float32 g4", "5x10 f1
 _PROGRAMS = "4x6x5x3 f32 --program mul@6x1x1 gelu", "3x16x7 bf16 nhwc --program add@3x16x7 relu mul@0.5"
 _KINDS = {"x": WHOLE, "dy": WHOLE, "y": WHOLE, "residual": WHOLE, "gamma": WEIGHT, "beta": WEIGHT, "running_mean": RUNNING,
           "running_var": RUNNING, "var": RUNNING, "mean": STATISTIC, "rstd": STATISTIC, "dgamma": STATISTIC, "dbeta": STATISTIC}
-_TERMS = terms(numbers={"groups": r"g(\d+)"}, **{mode: ("activation", mode) for mode in ACTIVATIONS}, **{m: ("mode", m) for m in MODES},
+_TERMS = terms(numbers=[("g32", "groups")], **{mode: ("activation", mode) for mode in ACTIVATIONS}, **{m: ("mode", m) for m in MODES},
                **{name: (name, True) for name in ("residual", "running", "frozen")})
-_SIZE = terms(numbers={"size": r"(\d+)"})
+_SIZE = terms(numbers=[("5", "size")])
 
 
 @words("layer_norm_fwd", "layer_norm_bwd", "rms_norm_fwd", "rms_norm_bwd", small={
@@ -40,16 +40,16 @@ def _term_word(text):
     **dict.fromkeys(("group_norm_fwd", "group_norm_bwd"), _GROUP + _PROGRAMS)})
 def _channels(op, shape, dtype, *terms: _term_word, program: STEPS = ()):
     given = {"layout": "NCHW", **({"groups": (*shape, 1)[1]} if op.startswith("group") else {}), **dict(terms)}
-    weights, there = given.pop("weights", dtype), {"running_mean": given.get("running"), "running_var": given.pop("running", False)}
+    weights, labels = given.pop("weights", dtype), operation_of(op).labels
+    there = {name: word in given for name in labels if (word := name.partition("_")[0]) in ("running", "residual")}
+    given = {name: value for name, value in given.items() if name not in {label.partition("_")[0] for label in there}}
     if "bwd" in op:
         source = gradient_source(Activation.of(given.get("activation")))
         there.update(y=source == "y", beta=source == "x")
-    else:
-        there["residual"] = given.pop("residual", False)
     x, kinds = Tensor.packed(image(shape, given["layout"]), dtype), {**_KINDS, **({"mean": RUNNING} if op == "batch_norm_infer" else {})}
     dtypes = {WHOLE: dtype, STATISTIC: "float64" if dtype == "float64" else "float32", WEIGHT: weights, RUNNING: weights}
     arrays = {name: (shape_of(kinds[name], x, given["layout"], given.get("mode", "spatial"), given.get("groups")), dtypes[kinds[name]])
-              for name in operation_of(op).labels if there.get(name, True) and name != "counts"}
+              for name in labels if there.get(name, True) and name != "counts"}
     return with_image_program(problem(op, **arrays, **given, **({"counts": ((1,), "int32")} if "apply" in op else {})), program)
 
 

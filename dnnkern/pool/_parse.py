@@ -4,7 +4,7 @@ from ..host.words import either, image, new_words, sizes_word, terms
 from ._problem import OPS
 
 words, FAMILY, SMALL, parse_problem = new_words()
-_TERMS = terms(windows=True, numbers={"divisor": r"divisor([1-9]\d*)"}, ceil=("ceil_mode", True), counting=("count_include_pad", True),
+_TERMS = terms(windows=True, numbers=[("divisor9", "divisor")], ceil=("ceil_mode", True), counting=("count_include_pad", True),
                index=("index_dtype", "int32"), index64=("index_dtype", "int64"), adaptive=("adaptive", True))
 
 
