@@ -1,18 +1,13 @@
 """Functions of elements in words, for the command line: ``64x256x56x56 bf16 relu upper_clip=6``, ``512x4096 4096 f32 add``."""
-import argparse
-
-from ..host.words import either, new_words, shape_word
+from ..host.words import either, matching, new_words, shape_word
 from ..sketch import problem
 
 words, FAMILY, SMALL, parse_problem = new_words()
 
 
 def _parameter_word(text):
-    name, _, value = text.partition("=")
-    try:
-        return name, float(value or "nan")
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a parameter such as upper_clip=6") from None
+    name, _, value = matching(r"\w+(=-?(inf|[\d.]+(e-?\d+)?))?", text, "a parameter such as upper_clip=6").partition("=")
+    return name, float(value or "nan")
 
 
 @words("activation_fwd", "activation_bwd", small={

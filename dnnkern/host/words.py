@@ -4,7 +4,7 @@ A form is a function of an operation and words that returns a problem, by `dnnke
 signature is the grammar: positional parameters are words, with a default they may be missing, ``*terms`` are any number; keyword-only
 parameters are options, ``log=False`` is ``--log``; ``**options`` are all other parameters of the public function that are no arrays. What a
 word is follows from the annotation (a function of the text, a tuple of choices, or a dict: keywords of ``add_argument``), else from the
-parameter's default, else from its name.
+parameter's default, else from its name: `_KINDS`, and what the family adds.
 """
 import argparse
 import functools
@@ -46,10 +46,10 @@ class WordParser(argparse.ArgumentParser):
         raise ValueError(f"{self.prog}: {message}")
 
 
-def new_words():
+def new_words(**kinds):
     """What a family's `_parse` binds: a decorator of its forms, ``@words("softmax_fwd", "softmax_bwd", small=texts)``, `FAMILY`,
     {operation: (what adds its words to a parser, what makes a problem of them, and of a record)}, `SMALL`, {operation: texts} of problems
-    that ``python -m dnnkern check`` tries, and `parse_problem`.
+    that ``python -m dnnkern check`` tries, and `parse_problem`. `kinds`: of words, by the parameters' names.
 
     >>> from dnnkern.softmax._parse import parse_problem
     >>> print(parse_problem("8192x4096 bf16 --log".split(), "softmax_fwd"))
@@ -61,7 +61,7 @@ def new_words():
         def add(form):
             for op in ops:
                 small_ones[op] = small[op] if isinstance(small, dict) else small
-                family[op] = (functools.partial(_add_arguments, op, form), functools.partial(_make, op, form),
+                family[op] = (functools.partial(_add_arguments, op, form, kinds), functools.partial(_make, op, form),
                               lambda record, op=op: problem_of_record(type(parse_problem(small_ones[op][0].split(), op)), op, record))
             return form
         return add
@@ -89,12 +89,12 @@ def _parameters(op, form):
     return own[:-1] + [p.replace(kind=p.KEYWORD_ONLY) for p in _signature(op).values() if p.name not in known and p.default is not p.empty]
 
 
-def _add_arguments(op, form, parser):
-    told = _told(op)
+def _add_arguments(op, form, kinds, parser):
+    told, kinds = _told(op), {**_KINDS, **kinds}
     for p in _parameters(op, form):
         how, kind = {"help": told.get(p.name)}, p.annotation
         if kind is p.empty:
-            kind = _KIND_OF_DEFAULT.get(type(p.default)) or _KINDS.get(p.name) or (str if isinstance(p.default, str) else value_word)
+            kind = _KIND_OF_DEFAULT.get(type(p.default)) or kinds.get(p.name) or (str if isinstance(p.default, str) else value_word)
         if isinstance(p.default, bool):
             how["action"] = "store_false" if p.default else "store_true"
         else:
@@ -140,7 +140,8 @@ def taken(op, given):
 
 
 def either(op, forward, **given):
-    """The problem of a function or its gradient, whose further arrays are the function's results and their gradients."""
+    """The problem of a function or its gradient, whose further arrays are the function's results and their gradients; each is given the
+    arguments that it has."""
     if op == forward:
         return problem(op, **given)
     found, more = problem(forward, **taken(forward, given)), {}
@@ -150,13 +151,20 @@ def either(op, forward, **given):
         elif p.default is p.empty and name not in given:
             known = [getattr(found, n) for n in (name, name[1:]) if isinstance(getattr(found, n, None), Tensor)]
             more[name] = like(known[0] if known else None if hasattr(found, name[1:]) else found.outputs[0])
-    return problem(op, **taken(op, given), **more)
+    unknown = {name: value for name, value in given.items() if name not in _signature(forward)}
+    return problem(op, **{**taken(op, given), **unknown}, **more)
 
 
 def image(shape, layout="NCHW"):
     """The shape of an array of images, written N, C, then the extents for every layout."""
     n, c, *extents = (*shape, 1, 1)[:max(len(shape), 2)]
     return (n, c, *extents) if layout == "NCHW" else (n, *extents, c)
+
+
+def of_images(op, forward, shape, dtype, terms, **given):
+    """`either` of images and terms."""
+    given.update(terms)
+    return either(op, forward, x=(image(shape, given.get("layout", "NCHW")), dtype), **given)
 
 
 def addend_dtype(out):
@@ -166,8 +174,11 @@ def addend_dtype(out):
 
 # ---- words
 
-def _no(text, what):
-    raise argparse.ArgumentTypeError(f"{text!r} is {what}")
+def matching(pattern, text, what):
+    """The text; argparse's error, that it is not `what`, where it does not match."""
+    if not re.fullmatch(pattern, text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+    return text
 
 
 def dtype_word(text):
@@ -180,8 +191,10 @@ def dtype_word(text):
 
 def sizes_word(text):
     """Sizes written 64x3x224x224."""
-    sizes = tuple(map(int, text.split("x"))) if re.fullmatch(r"\d+(x\d+)*", text) else _no(text, "not a shape such as 64x3x224x224")
-    return sizes if max(sizes) <= LARGEST else _no(text, f"a size beyond {LARGEST}")
+    sizes = tuple(map(int, matching(r"\d+(x\d+)*", text, "a shape such as 64x3x224x224").split("x")))
+    if max(sizes) > LARGEST:
+        raise argparse.ArgumentTypeError(f"{text!r} has a size beyond {LARGEST}")
+    return sizes
 
 
 def shape_word(text):
@@ -191,17 +204,13 @@ def shape_word(text):
 
 def shapes_word(text):
     """Shapes written 64x3x7x7,64,12*256x256: the last one twelve times."""
-    found = []
-    for times, star, shape in (word.rpartition("*") for word in text.split(",")):
-        if star and not re.fullmatch(r"[1-9]\d*", times):
-            _no(text, "not a list of shapes such as 64x256,12*64x256")
-        found += [sizes_word(shape)] * int(times or 1)
-    return tuple(found)
+    words = [matching(r"([1-9]\d*\*)?[^*]*", word, "a shape such as 64x256 or 12*64x256").rpartition("*") for word in text.split(",")]
+    return tuple(sizes for times, _, shape in words for sizes in [sizes_word(shape)] * int(times or 1))
 
 
 def integers_word(text):
     """Integers written 0,2,-1."""
-    return tuple(map(int, text.split(","))) if re.fullmatch(r"-?\d+(,-?\d+)*", text) else _no(text, "not a list of axes such as 0,2,3")
+    return tuple(map(int, matching(r"-?\d+(,-?\d+)*", text, "a list of axes such as 0,2,3").split(",")))
 
 
 def value_word(text):
@@ -226,7 +235,7 @@ def terms(windows=False, numbers=(), **flags):
                 values = tuple(tuple(map(int, part.split(":"))) if ":" in part else int(part) for part in found[1].split("x"))
                 return name, values[0] if len(values) == 1 and isinstance(values[0], int) else values
         window = "s2 or s2x1 (stride), p1, p1x2 or p0:1x2:0 (padding), d2 (dilation), " * windows
-        return _no(text, f"none of {window}{', '.join((*known, *dict(numbers)))}")
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {window}{', '.join((*known, *dict(numbers)))}")
     return term
 
 

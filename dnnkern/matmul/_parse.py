@@ -1,28 +1,25 @@
 """Matrix products in words: ``4096x4096x4096 bf16 tn --bias --activation gelu``, for the command line and for lists of shapes; grouped
 ``8x4096x14336x4096 bf16 nt``: 4096 rows in 8 groups."""
-import argparse
-
 from ..device.index import ceil_div
 from ..engine.program_words import STEPS, with_program
 from ..engine.scales import BLOCK
 from ..host.products import default_output
-from ..host.words import addend_dtype, new_words
+from ..host.words import addend_dtype, matching, new_words
 from ..sketch import problem
 
-words, FAMILY, SMALL, parse_problem = new_words()
 _LAYOUTS, _LAYOUTS_OF_B = ("nn", "nt", "tn", "tt"), ("nn", "nt")  # t: stored transposed
 _BIAS = {"nargs": "?", "const": "column", "choices": ("column", "row", "batch-column", "batch-row"),
          "help": "add a vector per column (default) or per row; batch: one per matrix"}
-_SIDES = ("none", "tensor", "row", "block"), ("none", "tensor", "column", "block")
 
 
 def _scales_word(text):
     """What scales of 8-bit floats are by."""
-    found = {"tensor": "tensor,tensor", "row": "row,column", "block": "block,block"}.get(text, text).split(",")
-    if len(found) != 2 or any(word not in known for word, known in zip(found, _SIDES)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not tensor, row, block, or one of {', '.join(_SIDES[0])}, a comma, and one of "
-                                         f"{', '.join(_SIDES[1])}")
-    return found
+    text = {"tensor": "tensor,tensor", "row": "row,column", "block": "block,block"}.get(text, text)
+    return matching("(none|tensor|row|block),(none|tensor|column|block)", text, "tensor, row, block, or one of none, tensor, row, block, a "
+                    "comma, and one of none, tensor, column, block").split(",")
+
+
+words, FAMILY, SMALL, parse_problem = new_words(scales=_scales_word)
 
 
 def _operands(shape, dtype, dtype_b, scales, options, *, groups=()):
@@ -33,7 +30,7 @@ def _operands(shape, dtype, dtype_b, scales, options, *, groups=()):
     shapes = ({"tensor": (1,), "row": (m, 1), "block": (m, blocks)},
               {"tensor": (1,), "column": (*groups, 1, n), "block": (*groups, blocks, ceil_div(n, BLOCK))})
     return {"a": ((*batch, *a), dtype), "b": ((*groups, *batch, *b), dtype_b or dtype),
-            **{name: (of[by], "float32") for name, of, by in zip(("scale_a", "scale_b"), shapes, scales) if by != "none"}}
+            **{name: (of[by], "float32") for name, of, by in zip(("scale_a", "scale_b"), shapes, scales or ()) if by != "none"}}
 
 
 def _check(op, shape, *expected):
@@ -42,7 +39,7 @@ def _check(op, shape, *expected):
 
 
 @words("matmul", small=("8x8x8 f32", "2x9x5x7 bf16 tn --bias row"))
-def _matmul(op, shape, dtype, layout: _LAYOUTS = "nn", *, dtype_b=None, scales: _scales_word = (), bias: _BIAS = None, c=False,
+def _matmul(op, shape, dtype, layout: _LAYOUTS = "nn", *, dtype_b=None, scales=None, bias: _BIAS = None, c=False,
             in_place=False, program: STEPS = (), **options):
     _check(op, shape, "MNK", "BMNK")
     (*batch, m, n, _), out = shape, options["out_dtype"] or default_output(dtype)
@@ -56,7 +53,7 @@ def _matmul(op, shape, dtype, layout: _LAYOUTS = "nn", *, dtype_b=None, scales: 
 
 
 @words("grouped_matmul", small=("2x5x4x3 f32", "2x5x4x3 bf16 nt --bias"))
-def _grouped(op, shape, dtype, layout: _LAYOUTS_OF_B = "nn", *, dtype_b=None, scales: _scales_word = (), bias=False, **options):
+def _grouped(op, shape, dtype, layout: _LAYOUTS_OF_B = "nn", *, dtype_b=None, scales=None, bias=False, **options):
     _check(op, shape, "GMNK")
     options["transpose_b"] |= layout == "nt"
     if bias:

@@ -4,12 +4,12 @@ from ..device.activation import MODES as ACTIVATIONS
 from ..device.activation import Activation
 from ..engine.program_words import STEPS, with_image_program, with_program
 from ..host.tensor import Tensor
-from ..host.words import dtype_word, either, image, new_words, terms
+from ..host.words import dtype_word, either, image, new_words, of_images, terms
 from ..registry import operation_of
 from ..sketch import problem
 from ._channel_problem import MODES, RUNNING, STATISTIC, WEIGHT, WHOLE, gradient_source, shape_of
 
-words, FAMILY, SMALL, parse_problem = new_words()
+words, FAMILY, SMALL, parse_problem = new_words(size=terms(numbers=[("5", "size")]))
 _ROWS = ("5x100 f32", "3x77 bf16 --weights float32", "2x5x8 f16 --axis 1", "4x9 f64")
 _FORWARD, _BACKWARD = (*_ROWS, "3x24 f16 --residual", "5x100 bf16 --program add@5x100 gelu mul@100"), (*_ROWS, "5x100 bf16 --dsummed")
 _BATCH = ("4x6x5x3 f32 relu residual", "3x16x7 bf16 nhwc weights=float32", "5x10 f16", "3x4x2x3x2 f64", "4x3x5 f32 per_activation")
@@ -19,7 +19,6 @@ _KINDS = {"x": WHOLE, "dy": WHOLE, "y": WHOLE, "residual": WHOLE, "gamma": WEIGH
           "running_var": RUNNING, "var": RUNNING, "mean": STATISTIC, "rstd": STATISTIC, "dgamma": STATISTIC, "dbeta": STATISTIC}
 _TERMS = terms(numbers=[("g32", "groups")], **{mode: ("activation", mode) for mode in ACTIVATIONS}, **{m: ("mode", m) for m in MODES},
                **{name: (name, True) for name in ("residual", "running", "frozen")})
-_SIZE = terms(numbers=[("5", "size")])
 
 
 @words("layer_norm_fwd", "layer_norm_bwd", "rms_norm_fwd", "rms_norm_bwd", small={
@@ -57,9 +56,5 @@ words("batch_norm_merge", small=("2x64 f32", "3x20 f64", "5x33 f32 --running bf1
     lambda op, shape, dtype, *, running=None: problem(
         op, means=(shape, dtype), rstds=(shape, dtype), counts=(shape[:1], "int32"), running_mean=running and (shape[1:], running),
         running_var=running and (shape[1:], running)))
-
-
-@words("lrn_fwd", "lrn_bwd", small=("2x7x5x3 f32", "3x16x7 bf16 nhwc", "2x9x4 f16 nhwc 4", "2x3x2x3x2 f64 3"))
-def _lrn(op, shape, dtype, *terms: _SIZE):
-    given = dict(terms)
-    return either(op, "lrn_fwd", x=(image(shape, given.get("layout", "NCHW")), dtype), **given)
+words("lrn_fwd", "lrn_bwd", small=("2x7x5x3 f32", "3x16x7 bf16 nhwc", "2x9x4 f16 nhwc 4", "2x3x2x3x2 f64 3"))(
+    lambda op, shape, dtype, *size: of_images(op, "lrn_fwd", shape, dtype, size))

@@ -1,6 +1,6 @@
 """Pooling in words, for the command line: ``64x64x112x112 bf16 3x3 s2 p1 nhwc index``, ``8x512x13x13 f32 7x7 adaptive``."""
 from ..engine.program_words import STEPS, with_image_program
-from ..host.words import either, image, new_words, sizes_word, terms
+from ..host.words import new_words, of_images, sizes_word, terms
 from ._problem import OPS
 
 words, FAMILY, SMALL, parse_problem = new_words()
@@ -21,10 +21,9 @@ def _window_word(text):
     "avg_pool_fwd": ("2x8x9x8 f32 3x3 s2 p1", "2x8x9x8 f32 3x3 s1 p1 divisor7", "2x16x7x7 bf16 global nhwc", "2x3x9 f16 2 ceil counting"),
     "avg_pool_bwd": ("2x8x9x8 f32 3x3 s2 p1", "2x8x9x8 f32 3x3 s1 p1 divisor7", "2x16x7x7 bf16 global nhwc", "1x3x4x5x6 f16 2x2x2 ceil")})
 def _pool(op, shape, dtype, window: _window_word, *terms: _TERMS, program: STEPS = ()):
-    given = {"layout": "NCHW", **({"index_dtype": "int32"} if op == "max_pool_bwd" else {}), **dict(terms)}
+    given = {**({"index_dtype": "int32"} if op == "max_pool_bwd" else {}), **dict(terms)}
     kind = "adaptive_" * given.pop("adaptive", False)
     given["output_size" if kind else "window"] = window
     if "index_dtype" in given:
         given["return_index"] = True
-    found = either(kind + op, kind + op.replace("bwd", "fwd"), x=(image(shape, given["layout"]), dtype), **given)
-    return with_image_program(found, program, ordered=False)
+    return with_image_program(of_images(kind + op, kind + op.replace("bwd", "fwd"), shape, dtype, given), program, ordered=False)
