@@ -47,19 +47,18 @@ def _sdpa(op, shape, dtype, *, kv_heads=None, keys=None, value_size=None, bottom
     stored = layout, dtype, batch, kv_heads, keys
     if page:
         stored = "BSHD" if layout == "THD" else layout, dtype, batch * pages, kv_heads, page
-    kept, each = {} if page else {"ragged_k": ((batch + 1,), "int64"), "ragged_v": ((batch + 1,), "int64")}, ((batch,), "int32")
-    arrays = {"q": _array(layout, dtype, batch, heads, rows, d), "k": _array(*stored, d), "v": _array(*stored, e)}
-    arrays |= {name: value for name, value in {
+    offsets, begins, of_table = ((batch + 1,), "int32"), ragged and ((batch + 1,), "int64"), page and ((batch, pages), "int32")
+    optional = {
         "bias": _of_scores(bias, scores, addend), "mask": _of_scores(mask, scores, "bool"), "sink": sink and ((heads,), addend),
-        "dropout_mask": _of_scores(dropout_mask, scores, addend),
+        "dropout_mask": _of_scores(dropout_mask, scores, addend), "max_seq_len_q": ragged and rows, "return_stats": stats,
         "block_mask": block_mask and ((batch, heads, ceil_div(rows, 128), ceil_div(keys, 1024)), "uint8"),
-        **dict.fromkeys(("seq_len_q", "seq_len_kv"), (lengths or ragged or page) and each),
-        **dict.fromkeys(("cu_seqlens_q", "cu_seqlens_kv"), layout == "THD" and not ragged and ((batch + 1,), "int32")),
-        **dict.fromkeys(("page_table_k", "page_table_v"), page and ((batch, pages), "int32")), **dict.fromkeys(SCALES, scales and _ONE),
-        **({"ragged_q": ((batch + 1,), "int64"), "ragged_o": ((batch + 1,), "int64"), **kept} if ragged else {})}.items() if value}
-    options.update({"max_seq_len_q": rows} if ragged else {}, **{"max_seq_len_kv": keys} if ragged or page else {},
-                   **{"align": "bottom_right"} if bottom_right else {}, **{"return_stats": True} if stats else {})
-    given = {**arrays, **options}
+        "max_seq_len_kv": (ragged or page) and keys, "align": bottom_right and "bottom_right", "page_table_k": of_table,
+        "page_table_v": of_table, "ragged_q": begins, "ragged_o": begins, "ragged_k": not page and begins, "ragged_v": not page and begins,
+        **dict.fromkeys(("seq_len_q", "seq_len_kv"), (lengths or ragged or page) and ((batch,), "int32")),
+        **dict.fromkeys(("cu_seqlens_q", "cu_seqlens_kv"), layout == "THD" and not ragged and offsets),
+        **dict.fromkeys(SCALES, scales and _ONE)}
+    given = {"q": _array(layout, dtype, batch, heads, rows, d), "k": _array(*stored, d), "v": _array(*stored, e), **options,
+             **{name: value for name, value in optional.items() if value}}
     found = problem("sdpa_fwd", **taken("sdpa_fwd", {**given, "return_lse": lse or op == "sdpa_bwd"}))
     if op == "sdpa_bwd":
         found = problem(op, do=like(found.o), o=like(found.o), lse=like(found.lse), **{**given, "sink_gradient": sink})
@@ -72,7 +71,9 @@ def _sdpa(op, shape, dtype, *, kv_heads=None, keys=None, value_size=None, bottom
     "2x4x20x32 bf16 --cache e4m3 --scales --page 4"))
 def _decode(op, shape, dtype, *, kv_heads=None, rows=1, value_size=None, cache=None, scales=False, page=None, bias: _SHARED = None,
             window=-1, sink=False, lse=False, **options):
-    _check(op, shape, len(shape) == 4 and (page is None or page > 0))
+    _check(op, shape, len(shape) == 4)
+    if page is not None and page < 1:
+        raise ValueError(f"{op}: pages of {page} keys; expected one at least")
     (batch, heads, keys, d), layout = shape, options["layout"]
     pages, stored = page and ceil_div(keys, page), ("BHSD" if layout == "BHSD" else "BSHD", cache or dtype)
     stored += batch * pages if page else batch, heads if kv_heads is None else kv_heads, page or keys

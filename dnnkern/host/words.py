@@ -35,7 +35,20 @@ _TOLD = {
     "quantized": "fp8 scales of probabilities and result, and their largest magnitudes", "cache": "dtype of the caches",
     "stats": "also return the largest score and the sum of exponentials", "pairs": "rotated pairs per row", "value_size": "head size of v",
     "heads_inside": "the shape is batch x rows x heads x head size", "angles": "dtype of cosines and sines", "kv_heads": "heads of k and v",
-    "targets": "soft, or the dtype of indices", "source": "gather so many rows", "target": "scatter to so many rows"}
+    "targets": "soft, or the dtype of indices", "source": "gather so many rows", "target": "scatter to so many rows",
+    "mode": "relu, exp, add, ...", "parameters": "upper_clip=6, alpha=0.5, ...", "slope": "shape of prelu's slope", "keys": "their number",
+    "scales": "of 8-bit floats; of products by tensor, row (and column), block, or two of none, tensor, row, column, block: row,tensor",
+    "dtype_w": "of the filter, where it is another 8-bit float", "dtype_b": "of b, where it is another 8-bit float",
+    "weight": "class weights", "positions": "shape of the indices: 16x1024", "padding": "padding_idx; padding_mode",
+    "frequency": "scale_grad_by_freq", "smoothing": "label_smoothing", "ignore": "ignore_index", "labels": "of the longest target",
+    "steps": "functions, one after the other: relu, add@4096 (another array), mul@0.5 (a number), in a reduction sub@row-max",
+    "layout": "nn, nt, tn, tt: t is stored transposed", "grads": "dtype of the gradients", "master": "with float32 master weights",
+    "shapes": "of the arrays, with commas: 64x3x7x7,64,12*256x256 (the last one twelve times)", "running": "dtype of running statistics",
+    "window": "3x3, or global; adaptive: the result's size", "sequences": "steps by sequences: 128x64", "layers": "num_layers",
+    "sizes": "input by hidden size: 512x512", "projection": "proj_size", "to": "dtype of the result", "size": "extents of the grid",
+    "order": "axes 0,2,3,1 or layouts NCHW:NHWC", "slices": "one per dimension, as in Python: :,3:,1:-1,::2", "bias": "add a bias",
+    "block": "side, or elements, of a block", "out_dtype": "dtype of the result", "a": "its shape, or scalar", "b": "its shape, or scalar",
+    "c": "its shape; of matmul: add beta * c", "residual": "add a residual"}
 """Help of the words that are no parameters of public functions."""
 
 
@@ -61,7 +74,7 @@ def new_words(**kinds):
         def add(form):
             for op in ops:
                 small_ones[op] = small[op] if isinstance(small, dict) else small
-                family[op] = (functools.partial(_add_arguments, op, form, kinds), functools.partial(_make, op, form),
+                family[op] = (functools.partial(_add_arguments, op, ops, form, kinds), functools.partial(_make, op, form),
                               lambda record, op=op: problem_of_record(type(parse_problem(small_ones[op][0].split(), op)), op, record))
             return form
         return add
@@ -89,12 +102,13 @@ def _parameters(op, form):
     return own[:-1] + [p.replace(kind=p.KEYWORD_ONLY) for p in _signature(op).values() if p.name not in known and p.default is not p.empty]
 
 
-def _add_arguments(op, form, kinds, parser):
-    told, kinds = _told(op), {**_KINDS, **kinds}
+def _add_arguments(op, ops, form, kinds, parser):
+    told, kinds = _told(op, ops), {**_KINDS, **kinds}
     for p in _parameters(op, form):
-        how, kind = {"help": told.get(p.name)}, p.annotation
+        kind = p.annotation
         if kind is p.empty:
             kind = _KIND_OF_DEFAULT.get(type(p.default)) or kinds.get(p.name) or (str if isinstance(p.default, str) else value_word)
+        how = {"help": told.get(p.name) or getattr(kind, "told", None)}
         if isinstance(p.default, bool):
             how["action"] = "store_false" if p.default else "store_true"
         else:
@@ -106,13 +120,13 @@ def _add_arguments(op, form, kinds, parser):
             parser.add_argument(p.name, **count, **how)
 
 
-def _told(op):
-    """{parameter: its first sentence} of the public function's docstring."""
-    found = dict(_TOLD)
-    doc = inspect.getdoc(getattr(dnnkern, op))
-    for names, text in re.findall(r"^(\w+(?:, \w+)*) : .*\n    (.*?)(?:\.|;|\n\S|\n\n)", doc, re.MULTILINE):
-        found.update(dict.fromkeys(names.split(", "), text.replace("%", "%%")))
-    return found
+def _told(op, ops):
+    """{parameter: its first sentence, or its type} of the docstrings of functions of one form, the operation's own before the others'."""
+    found = {}
+    for doc in (inspect.getdoc(getattr(dnnkern, name)) for name in (*ops, op)):
+        for names, kind, text in re.findall(r"^(\w+(?:, \w+)*) : (.*)(?:\n    ([\s\S]*?)(?=[.;]\s|\n\S|\n\n))?", doc, re.MULTILINE):
+            found.update(dict.fromkeys(names.split(", "), " ".join((text or kind).replace("%", "%%").split())))
+    return found | {name: text for name, text in _TOLD.items() if name not in found or name == "dtype"}
 
 
 def _make(op, form, arguments):
@@ -227,6 +241,8 @@ def terms(windows=False, numbers=(), **flags):
     known = {**flags, "nchw": ("layout", "NCHW"), "nhwc": ("layout", "NHWC")}
     patterns = {**{name: re.sub(r"\d+", r"(\\d+)", example) for example, name in numbers}, **(_WINDOW if windows else {})}
 
+    window = "s2 or s2x1 (stride), p1, p1x2 or p0:1x2:0 (padding), d2 (dilation), " * windows
+
     def term(text):
         if text.lower() in known:
             return known[text.lower()]
@@ -234,8 +250,8 @@ def terms(windows=False, numbers=(), **flags):
             if found := re.fullmatch(pattern, text):
                 values = tuple(tuple(map(int, part.split(":"))) if ":" in part else int(part) for part in found[1].split("x"))
                 return name, values[0] if len(values) == 1 and isinstance(values[0], int) else values
-        window = "s2 or s2x1 (stride), p1, p1x2 or p0:1x2:0 (padding), d2 (dilation), " * windows
-        raise argparse.ArgumentTypeError(f"{text!r} is none of {window}{', '.join((*known, *dict(numbers)))}")
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {term.told}")
+    term.told = f"{window}{', '.join((*known, *dict(numbers)))}"
     return term
 
 

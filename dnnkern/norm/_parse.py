@@ -34,6 +34,9 @@ def _term_word(text):
     return ("weights", dtype_word(text[8:])) if text.startswith("weights=") else _TERMS(text)
 
 
+_term_word.told = f"weights=float32 (dtype of gamma, beta and given statistics), {_TERMS.told}"
+
+
 @words("batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd", "batch_norm_bwd_apply", "group_norm_fwd", "group_norm_bwd", small={
     **dict.fromkeys(("batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd"), _BATCH + _PROGRAMS), "batch_norm_bwd_apply": _BATCH,
     **dict.fromkeys(("group_norm_fwd", "group_norm_bwd"), _GROUP + _PROGRAMS)})
