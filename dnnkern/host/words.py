@@ -48,7 +48,7 @@ _TOLD = {
     "sizes": "input by hidden size: 512x512", "projection": "proj_size", "to": "dtype of the result", "size": "extents of the grid",
     "order": "axes 0,2,3,1 or layouts NCHW:NHWC", "slices": "one per dimension, as in Python: :,3:,1:-1,::2", "bias": "add a bias",
     "block": "side, or elements, of a block", "out_dtype": "dtype of the result", "a": "its shape, or scalar", "b": "its shape, or scalar",
-    "c": "its shape; of matmul: add beta * c", "residual": "add a residual"}
+    "c": "its shape; of matmul: add beta * c", "residual": "add a residual", "cell": "its recurrence"}
 """Help of the words that are no parameters of public functions."""
 
 

@@ -4,7 +4,7 @@ from ..device.index import ceil_div
 from ..engine.program_words import STEPS, with_program
 from ..engine.scales import BLOCK
 from ..host.products import default_output
-from ..host.words import addend_dtype, matching, new_words
+from ..host.words import addend_dtype, matching, new_words, sizes_word
 from ..sketch import problem
 
 _LAYOUTS, _LAYOUTS_OF_B = ("nn", "nt", "tn", "tt"), ("nn", "nt")  # t: stored transposed
@@ -19,7 +19,8 @@ def _scales_word(text):
                     "comma, and one of none, tensor, column, block").split(",")
 
 
-words, FAMILY, SMALL, parse_problem = new_words(scales=_scales_word)
+words, FAMILY, SMALL, parse_problem = new_words(scales=_scales_word, shape={
+    "type": sizes_word, "metavar": "MxNxK", "help": "BxMxNxK for a batch; in groups GxMxNxK: groups, rows of all groups, columns, k"})
 
 
 def _operands(shape, dtype, dtype_b, scales, options, *, groups=()):

@@ -1,9 +1,10 @@
 """Recurrent networks in words, for the command line: ``128x64 512x512 lstm f32 --layers 2``: steps by sequences, input by hidden size."""
 from ..host.words import either, new_words, sizes_word
 from ._problem import OPS
-from ._spec import RnnSpec
+from ._spec import BIASES, GATES, INPUT_MODES, RnnSpec
 
-words, FAMILY, SMALL, parse_problem = new_words()
+words, FAMILY, SMALL, parse_problem = new_words(
+    cell={"choices": tuple(GATES)}, bias={"choices": tuple(BIASES)}, input_mode={"choices": INPUT_MODES})
 
 
 @words(*OPS, small=("3x2 4x5 lstm f32", "4x3 3x4 gru bf16 --bidirectional --lengths", "2x3 5x6 lstm f16 --projection 3 --layers 2",
