@@ -1,7 +1,7 @@
 """`dnnkern check`: versions, and whether every algorithm computes correctly on this machine, or on one given problem.
 
-Matrix products are compared with NumPy's; the small problems that other families list in their `_parse.SMALL`, {operation: texts}, with
-their naive algorithms.
+Matrix products are compared with NumPy's; the small problems that families list in their `_parse.SMALL`, {operation: texts}, with their
+naive algorithms.
 """
 import importlib
 import platform
@@ -99,7 +99,7 @@ def _small():
     """The families' small problems."""
     for family in dispatch.families():
         words = importlib.import_module(f"dnnkern.{family}._parse")
-        for op, texts in getattr(words, "SMALL", {}).items():
+        for op, texts in words.SMALL.items():
             for text in texts:
                 yield words.parse_problem(text.split(), op)
 

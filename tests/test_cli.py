@@ -12,7 +12,7 @@ import pytest
 import dnnkern
 from dnnkern import dispatch, registry
 from dnnkern.__main__ import main
-from dnnkern.matmul._parse import parse_problem
+from dnnkern.matmul._parse import FAMILY, parse_problem
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -82,9 +82,8 @@ def test_check_runs_one_problem(capsys, simulated):
 @pytest.mark.parametrize("words", ["5x4x3 f32 --activation relu --in-place", "2x5x4x3 bf16 tt --bias row --c --beta 0.5 --out-dtype f32"])
 def test_check_takes_the_command_that_dnnkern_check_prints(words, capsys, simulated):
     from dnnkern.host.check import repro
-    from dnnkern.matmul._parse import from_record
     problem = parse_problem(words.split())
-    assert from_record(dispatch.problem_record(problem)) == problem
+    assert FAMILY["matmul"][2](dispatch.problem_record(problem)) == problem
     naive = next(a for a in dispatch.algorithms("matmul") if a.name == "naive")
     command = shlex.split(repro(problem, naive))
     assert command[:3] == ["python", "-m", "dnnkern"]
@@ -98,7 +97,7 @@ def test_check_takes_the_command_that_dnnkern_check_prints(words, capsys, simula
     ("explain matmul 3x4 f32", "'3x4' is not MxNxK"),
     ("explain matmul 3x4x5 q9", "not a dtype"),
     ("explain matmul 3x4x5 f32 xy", "invalid choice: 'xy'"),
-    ("explain matmul 3x4x5 f32 --activation relux", "invalid choice"),
+    ("explain matmul 3x4x5 f32 --activation relux", "did you mean 'relu'"),
     ("explain matmul 3x4x5 f32 --out-dtype int8", "out (or out_dtype) is int8; expected one of float32, "),
     ("explain matmul 3x4x5 f32 --exclude TENSOR_CORES", "'TENSOR_CORES' is not a note; did you mean 'tensor_core'"),
     ("find matmul 3x4x5 f32 --allow anything", "'anything' is not a note; expected one of TENSOR_CORE, "),

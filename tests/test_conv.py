@@ -247,8 +247,8 @@ def test_problems_in_words_are_those_of_calls(op, words, operation):
 
 @pytest.mark.parametrize("words, message", [
     ("2x4x8x8 k8 f32", "filter missing"), ("2x4x8x8 3x3 f32", "k missing"), ("2x4x8x8 k8 3 f32", "the filter has 1 extents, the image 2"),
-    ("2x4x8x8 k8 3x3 q32", "'q32' is not a word"), ("2x4x8x8 k8 3x3 f32 f16", "'f16' is not a word of a convolution, or one too many"),
-    ("2x4x8x8 k8 3x3 s1x2x3 f32", "stride has 3 entries"), ("2x4x8x8 k8 3x3 s0 f32", "stride is 0"),
+    ("2x4x8x8 k8 3x3 q32", "'q32' is not a word"), ("2x4x8x8 k8 3x3 f32 f16", "'float16' is one dtype too many"),
+    ("2x4x8x8 k8 3x3 s1x2x3 f32", "3 entries; expected an int or one entry for each of 2"), ("2x4x8x8 k8 3x3 s0 f32", "stride is 0"),
     ("2x4x8x8 k8 9x3 f32", "spans 9 along h"), ("2x4x8x8 k8 3x3 g3 f32", "4 channels, which 3 groups do not divide"),
     ("2x4x8x99999999999 k8 3x3 f32", "beyond"), ("2x4x8x8 k8 3x3 f32 --frobnicate", "frobnicate")])
 def test_words_that_make_no_sense(words, message):

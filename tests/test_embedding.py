@@ -141,7 +141,7 @@ def test_problems_come_back_from_their_records(op):
         assert FAMILY[op][2](json.loads(json.dumps(dispatch.problem_record(problem)))) == problem
     with pytest.raises(ValueError, match=f"{op}: not a record"):
         FAMILY[op][2]({"x": 3})
-    with pytest.raises(ValueError, match="a table of shape \\(5,\\); expected rows x columns"):
+    with pytest.raises(ValueError, match="weight has shape \\(5,\\); expected \\(rows, columns\\)"):
         parse_problem("5 f32 3".split(), op)
 
 

@@ -14,7 +14,7 @@ from dnnkern.algorithm import problem_record
 from dnnkern.device.pointwise import Function
 from dnnkern.device.program import Program, Step
 from dnnkern.fused import FusedProblem
-from dnnkern.fused._parse import from_record, parse_problem
+from dnnkern.fused._parse import FAMILY, parse_problem
 from dnnkern.host.tensor import Tensor
 
 ADD, MUL, RELU = map(Function.of, ("add", "mul", "relu"))
@@ -32,7 +32,7 @@ def packed(*shape, dtype="float32"):
 def test_records(case):
     problem = case.problem()
     record = json.loads(json.dumps(problem_record(problem)))
-    assert from_record("fused_pointwise", record) == problem
+    assert FAMILY["fused_pointwise"][2](record) == problem
 
 
 @pytest.mark.parametrize("changes, error, words", [

@@ -14,7 +14,7 @@ from dnnkern.algorithm import problem_record
 from dnnkern.device.pointwise import Function
 from dnnkern.device.program import Program, Step
 from dnnkern.fused import FusedReductionProblem, Reduction, StagedProgram
-from dnnkern.fused._parse import SMALL, from_record, parse_problem, reduction_from_record
+from dnnkern.fused._parse import FAMILY, SMALL, parse_problem
 from dnnkern.host.tensor import Tensor
 
 SUB, MUL, DIV, EXP, RSQRT = map(Function.of, ("sub", "mul", "div", "exp", "rsqrt"))
@@ -32,13 +32,13 @@ def packed(*shape, dtype="float32"):
 def test_records(case):
     problem = case.problem()
     record = json.loads(json.dumps(problem_record(problem)))
-    assert reduction_from_record("fused_reduction", record) == problem
+    assert FAMILY["fused_reduction"][2](record) == problem
 
 
 def test_what_is_no_record():
-    for of_record, op in ((from_record, "fused_pointwise"), (reduction_from_record, "fused_reduction")):
+    for op in FAMILY:
         with pytest.raises(ValueError, match="not a record"):
-            of_record(op, {"program": 1})
+            FAMILY[op][2]({"program": 1})
 
 
 @pytest.mark.parametrize("make, error, words", [
@@ -122,7 +122,7 @@ def test_numbers_change_without_another_plan():
 @pytest.mark.parametrize("words", SMALL["fused_reduction"])
 def test_words(words):
     problem = parse_problem(words.split(), "fused_reduction")
-    assert reduction_from_record("fused_reduction", json.loads(json.dumps(problem_record(problem)))) == problem
+    assert FAMILY["fused_reduction"][2](json.loads(json.dumps(problem_record(problem)))) == problem
 
 
 @pytest.mark.parametrize("words, said", [("6x8 f32 sub@row-most", "expected a function of two values, and one of add"),

@@ -197,6 +197,6 @@ def test_a_problem_is_plain_data():
     import json
 
     from dnnkern.dispatch import problem_record
-    from dnnkern.matmul._parse import from_record
-    assert from_record(json.loads(json.dumps(problem_record(problem())))) == problem()
+    from dnnkern.matmul._parse import FAMILY
+    assert FAMILY["matmul"][2](json.loads(json.dumps(problem_record(problem())))) == problem()
     assert str(problem()) == "matmul 8x8x16 bfloat16 nn + dual, program mul" and problem().flops == 4 * 8 * 8 * 16

@@ -213,7 +213,7 @@ def test_an_index_to_measure_on_is_in_the_image():
 
 
 @pytest.mark.parametrize("words, op, message", [
-    ("2x3x4x4 f32 3x3 q2", "max_pool_fwd", "'q2' is none of s2.*ceil, counting, index, index64, adaptive, divisor9"),
+    ("2x3x4x4 f32 3x3 q2", "max_pool_fwd", "'q2' is none of s2.*ceil, counting, index, index64, adaptive, .*divisor9"),
     ("2x3x4x4 f32 5x5", "avg_pool_bwd", "spans 5 along h"), ("2x3x4x4 i8 2x2", "max_pool_fwd", "x is int8")])
 def test_words_that_make_no_problem(words, op, message):
     with pytest.raises(ValueError if "int8" not in message else TypeError, match=message):

@@ -40,7 +40,7 @@ def test_a_convolution(layout):
     order = (0, 2, 3, 1) if layout == "nhwc" else (0, 1, 2, 3)
     for t, sizes in zip(problem.extras, ((1, 16, 1, 1), (2, 16, 6, 5), (1, 1, 6, 1))):
         assert t.shape == tuple(sizes[a] for a in order)
-    assert conv._from_record("conv_fwd", problem_record(problem)) == problem
+    assert conv.FAMILY["conv_fwd"][2](problem_record(problem)) == problem
 
 
 @pytest.mark.parametrize("words, message", [

@@ -306,7 +306,7 @@ def test_problems_come_back_from_their_records(op):
 
 
 @pytest.mark.parametrize("words, op, message", [
-    ("3x4 f32 NCHW", "transpose", "'NCHW' is neither axes such as 0,2,3,1 nor layouts such as NCHW:NHWC"),
+    ("3x4 f32 NCHW", "transpose", "'NCHW' is not a list of axes such as 0,2,3,1, or two layouts such as NCHW:NHWC"),
     ("3xx4 f32 0,1", "transpose", "'3xx4'"),
     ("2x3x4x4 f32 3x3 q2", "im2col", "'q2' is none of s2"), ("2x3x4x4 f32 5x5", "col2im", "does not fit"), ("2x3 f31 f32", "cast", "f31")])
 def test_words_that_make_no_problem(words, op, message):

@@ -6,10 +6,10 @@ Such a module binds ``SETS``, ``DTYPES``, ``cases(name, dtypes, layouts, math)``
 import importlib
 from pathlib import Path
 
-from dnnkern import dispatch
+from dnnkern import _parser
 from dnnkern.host.dtypes import dtype_name
 
-_PRODUCTS = {"matmul": "8x8x8", "grouped_matmul": "2x5x4x3", "grouped_matmul_bwd_weights": "2x5x4x3"}
+_PRODUCTS = "matmul", "grouped_matmul", "grouped_matmul_bwd_weights"  # whose cases are sizes alone
 _LAYOUTS = "nchw", "nhwc"
 
 
@@ -27,16 +27,15 @@ def of(op):
 
 def tiny(op):
     """A case for the simulator: the smallest problem on which ``python -m dnnkern check`` tries the operation."""
-    if op in _PRODUCTS:
-        return of(op).parse(_PRODUCTS[op], ("float32",))[0]
     texts = [text.split() for text in _check_texts(op)]
+    if op in _PRODUCTS:
+        return of(op).parse(texts[0][0], ("float32",))[0]
     known = [_in_words(op, words) for words in texts if dtype_name(words[_dtype_at(words)]) in of(op).DTYPES]
     return min(known, key=lambda case: case.problem.bytes)
 
 
 def _check_texts(op):
-    families = (importlib.import_module(f"dnnkern.{family}._parse") for family in dispatch.families())
-    return next(words.SMALL[op] for words in families if op in getattr(words, "SMALL", {}))
+    return importlib.import_module(f"dnnkern.{_parser.operations()[op]}._parse").SMALL[op]
 
 
 def _in_words(op, words):

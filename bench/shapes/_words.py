@@ -18,6 +18,12 @@ class Case:
         return str(self.problem).removeprefix(self.op + " ") + (f" ({self.label})" if self.label else "")
 
 
+def option_words(options):
+    """The words of options by name; what is True is a flag, what is False, empty or the identity is left out."""
+    return [word for name, value in options.items() if value and value != "identity"
+            for word in (f"--{name}", *(() if value is True else value.split()))]
+
+
 class Shapes:
     """Named sets of an operation: {name: texts}, each with "{}" for the dtype and an optional label after "#"; `case` makes a case of
     an operation, words and a label."""

@@ -3,11 +3,10 @@
 import functools
 from dataclasses import dataclass, replace
 
-from dnnkern.device.epilogue import Activation
-from dnnkern.host.products import FP8, default_output
-from dnnkern.host.tensor import Tensor
-from dnnkern.matmul import GroupedMatmulProblem
-from dnnkern.matmul._parse_words import scale_tensors
+from dnnkern.host.products import FP8
+from dnnkern.matmul._parse import parse_problem
+
+from ._words import option_words
 
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int8", *FP8)
 
@@ -29,15 +28,11 @@ class Case:
     op = "grouped_matmul"
 
     @functools.cached_property
-    def problem(self) -> GroupedMatmulProblem:
-        g, m, n, k, transposed = self.groups, self.m, self.n, self.k, self.layout == "nt"
-        out = default_output(self.dtype)
-        scale_a, scale_b = scale_tensors(self.scales, m, n, k, lead=(g,)) if self.dtype in FP8 else (None, None)
-        matrices = (g, n, k) if transposed else (g, k, n)
-        return GroupedMatmulProblem(a=Tensor.packed((m, k), self.dtype), b=Tensor.packed(matrices, self.dtype),
-                                    group_offsets=Tensor.packed((g + 1,), "int32"), y=Tensor.packed((m, n), out),
-                                    bias=Tensor.packed((g, n), out) if self.bias else None, transpose_b=transposed,
-                                    activation=Activation(self.activation), math=self.math, scale_a=scale_a, scale_b=scale_b)
+    def problem(self):
+        """The `GroupedMatmulProblem`."""
+        options = {"bias": self.bias, "activation": self.activation, "math": self.math,
+                   "scales": self.dtype in FP8 and ",".join(self.scales)}
+        return parse_problem([f"{self.groups}x{self.m}x{self.n}x{self.k}", self.dtype, self.layout, *option_words(options)], self.op)
 
     def call(self, arrays, **keywords):
         """The public function on arrays by name, with `out`; keywords are passed on (`algo`, `allow`)."""

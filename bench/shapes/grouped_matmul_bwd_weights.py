@@ -2,10 +2,10 @@
 import functools
 from dataclasses import dataclass, replace
 
-from dnnkern.host.tensor import Tensor
-from dnnkern.matmul import GroupedWeightsProblem
+from dnnkern.matmul._parse import parse_problem
 
 from . import grouped_matmul
+from ._words import option_words
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
@@ -23,10 +23,9 @@ class Case:
     op = "grouped_matmul_bwd_weights"
 
     @functools.cached_property
-    def problem(self) -> GroupedWeightsProblem:
-        a, dy = (Tensor.packed((self.m, columns), self.dtype) for columns in (self.k, self.n))
-        return GroupedWeightsProblem(a, dy, Tensor.packed((self.groups + 1,), "int32"),
-                                     Tensor.packed((self.groups, self.k, self.n), self.dtype), self.math)
+    def problem(self):
+        """The `GroupedWeightsProblem`."""
+        return parse_problem([f"{self.groups}x{self.m}x{self.n}x{self.k}", self.dtype, *option_words({"math": self.math})], self.op)
 
     def call(self, arrays, **keywords):
         """The public function on arrays by name, with `out`; keywords are passed on (`algo`, `allow`)."""

@@ -2,12 +2,10 @@
 import functools
 from dataclasses import dataclass, replace
 
-from dnnkern.device.epilogue import Activation
-from dnnkern.engine.program_words import step_word, with_program
-from dnnkern.host.products import FP8, default_output
-from dnnkern.host.tensor import Tensor
-from dnnkern.matmul import MatmulProblem
-from dnnkern.matmul._parse_words import scale_tensors
+from dnnkern.host.products import FP8
+from dnnkern.matmul._parse import parse_problem
+
+from ._words import option_words
 
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int8", *FP8)
 
@@ -31,18 +29,12 @@ class Case:
     op = "matmul"
 
     @functools.cached_property
-    def problem(self) -> MatmulProblem:
-        lead = (self.batch,) if self.batch > 1 else ()
-        a = (self.k, self.m) if self.layout[0] == "t" else (self.m, self.k)
-        b = (self.n, self.k) if self.layout[1] == "t" else (self.k, self.n)
-        out = default_output(self.dtype)
-        scale_a, scale_b = scale_tensors(self.scales, self.m, self.n, self.k) if self.dtype in FP8 else (None, None)
-        problem = MatmulProblem(a=Tensor.packed(lead + a, self.dtype), b=Tensor.packed(lead + b, self.dtype),
-                                y=Tensor.packed(lead + (self.m, self.n), out), bias=Tensor.packed((self.n,), out) if self.bias else None,
-                                c=Tensor.packed(lead + (self.m, self.n), out) if self.residual else None,
-                                transpose_a=self.layout[0] == "t", transpose_b=self.layout[1] == "t",
-                                activation=Activation(self.activation), math=self.math, scale_a=scale_a, scale_b=scale_b)
-        return with_program(problem, [step_word(word) for word in self.program.split()], (-2,), -1)
+    def problem(self):
+        """The `MatmulProblem`."""
+        options = {"bias": self.bias, "c": self.residual, "activation": self.activation, "math": self.math,
+                   "scales": self.dtype in FP8 and ",".join(self.scales), "program": self.program}
+        sizes = f"{self.batch}x" * (self.batch > 1) + f"{self.m}x{self.n}x{self.k}"
+        return parse_problem([sizes, self.dtype, self.layout, *option_words(options)])
 
     def call(self, arrays, **keywords):
         """The public function on arrays by name, with `out`; keywords are passed on (`algo`, `allow`)."""

@@ -6,15 +6,10 @@ from dataclasses import replace
 from ..device.pointwise import Function
 from ..device.program import Program, Step
 from ..host.tensor import Tensor
-from ..host.words import sizes_word
+from ..host.words import shape_word
 from .programs import broadcast_strides
 
 _STEP = re.compile(r"([a-z]\w*)(?:@(.+))?")
-
-
-def shape_word(text):
-    """Sizes written 64x256, or "scalar"."""
-    return () if text == "scalar" else sizes_word(text)
 
 
 def step_word(text):
@@ -45,12 +40,9 @@ def chain(steps, first, loads, compute):
     return found, last
 
 
-# ---- after an anchor
-
-def add_program_argument(parser):
-    """The words of a program that runs in an anchor's kernel."""
-    parser.add_argument("--program", nargs="+", type=step_word, default=(), metavar="STEP", help="functions of the result, one after the "
-                        "other: add@4096 (an array that broadcasts to the result), mul@0.5 (a number), relu")
+STEPS = {"nargs": "+", "type": step_word, "metavar": "STEP",
+         "help": "functions of the result, one after the other: add@4096 (an array that broadcasts to it), mul@0.5 (a number), relu"}
+"""The option of a program that runs in an anchor's kernel."""
 
 
 def with_program(problem, steps, rows, column, order=None):
@@ -65,6 +57,8 @@ def with_program(problem, steps, rows, column, order=None):
     """
     if not steps:
         return problem
+    if "program" not in problem.__dataclass_fields__:
+        raise ValueError(f"{problem.op}: has no program after its result")
     result = next(iter(problem.outputs))
     compute = "float64" if result.dtype == "float64" else "float32"
     loads, extras = [], []
@@ -79,6 +73,14 @@ def with_program(problem, steps, rows, column, order=None):
                                  f"{'x'.join(map(str, result.shape))}")
             loads.append((result.dtype, access_of(broadcast_strides(extras[-1], result.shape), rows, column)))
     return replace(problem, program=Program(loads, chain(steps, 1, loads, compute)[0]), extras=tuple(extras))
+
+
+def with_image_program(problem, steps, ordered=True):
+    """The same after a result with channels; the words' sizes are N, C, the extents for every layout, if `ordered`."""
+    ndim = next(iter(problem.outputs)).ndim
+    channel = 1 if problem.layout == "NCHW" else ndim - 1
+    others = tuple(axis for axis in range(ndim) if axis != channel)
+    return with_program(problem, steps, others, channel, (0, *range(2, ndim), 1) if ordered and channel > 1 else None)
 
 
 def access_of(strides, rows, column):

@@ -44,7 +44,7 @@ class Prologue:
     def of_record(cls, record):
         """The prologue that `dataclasses.asdict` made into plain data."""
         from ..device.program import Program
-        from ..host.words import tensor_of_record
+        from ..host.records import tensor_of_record
         return cls(Program.of_record(record["program"]), record["dtype"], tuple(map(tensor_of_record, record["extras"])))
 
     def names(self, of):

@@ -1,90 +1,70 @@
-"""Matrix products in words: ``4096x4096x4096 bf16 tn --bias --activation gelu``, for the command line and for lists of shapes."""
-import argparse
-import re
-
-from ..engine.program_words import add_program_argument, with_program
-from ..engine.prologues import Prologue
+"""Matrix products in words: ``4096x4096x4096 bf16 tn --bias --activation gelu``, for the command line and for lists of shapes; grouped
+``8x4096x14336x4096 bf16 nt``: 4096 rows in 8 groups."""
+from ..device.index import ceil_div
+from ..engine.program_words import STEPS, with_program
+from ..engine.scales import BLOCK
 from ..host.products import default_output
-from ..host.scalars import LARGEST
-from ..host.tensor import Tensor
-from ..host.words import DTYPE_HELP, WordParser, addend_dtype, dtype_word, problem_from_record
-from . import _grouped_parse
-from ._parse_words import add_operand_arguments, scale_tensors
-from ._problem import MatmulProblem, make_problem
+from ..host.words import addend_dtype, matching, new_words, sizes_word
+from ..sketch import problem
+
+_LAYOUTS, _LAYOUTS_OF_B = ("nn", "nt", "tn", "tt"), ("nn", "nt")  # t: stored transposed
+_BIAS = {"nargs": "?", "const": "column", "choices": ("column", "row", "batch-column", "batch-row"),
+         "help": "add a vector per column (default) or per row; batch: one per matrix"}
 
 
-def add_arguments(parser: argparse.ArgumentParser):
-    """The words that describe a matrix product."""
-    parser.add_argument("shape", type=_shape, metavar="MxNxK", help="sizes, or BxMxNxK for a batch")
-    parser.add_argument("dtype", type=dtype_word, help=DTYPE_HELP)
-    parser.add_argument("layout", nargs="?", default="nn", choices=("nn", "nt", "tn", "tt"),
-                        help="t: the operand is stored transposed (default nn)")
-    add_operand_arguments(parser)
-    parser.add_argument("--bias", nargs="?", const="column", choices=("column", "row", "batch-column", "batch-row"),
-                        help="add a vector per column (default) or per row; batch: one per matrix")
-    parser.add_argument("--c", action="store_true", help="add beta * c, a matrix of the result's shape")
-    parser.add_argument("--in-place", action="store_true", help="as --c, with c as the output")
-    parser.add_argument("--beta", type=float, default=1.0)
-    add_program_argument(parser)
+def _scales_word(text):
+    """What scales of 8-bit floats are by."""
+    text = {"tensor": "tensor,tensor", "row": "row,column", "block": "block,block"}.get(text, text)
+    return matching("(none|tensor|row|block),(none|tensor|column|block)", text, "tensor, row, block, or one of none, tensor, row, block, a "
+                    "comma, and one of none, tensor, column, block").split(",")
 
 
-def make(arguments) -> MatmulProblem:
-    """The problem that parsed words describe: packed operands, aligned to 16 bytes."""
-    *batch, m, n, k = arguments.shape
-    transpose_a, transpose_b = (letter == "t" for letter in arguments.layout)
-    a = Tensor.packed((*batch, *((k, m) if transpose_a else (m, k))), arguments.dtype)
-    b = Tensor.packed((*batch, *((n, k) if transpose_b else (k, n))), arguments.dtype_b or arguments.dtype)
-    out = arguments.out_dtype or default_output(arguments.dtype)
-    addend = addend_dtype(out)
-    bias = {None: None, "column": (n,), "row": (m, 1), "batch-column": (*batch, 1, n),
-            "batch-row": (*batch, m, 1)}[arguments.bias]
-    has_c = arguments.c or arguments.in_place
-    y = Tensor.packed((*batch, m, n), out)
-    c = (y if arguments.in_place else Tensor.packed(y.shape, addend)) if has_c and arguments.beta != 0 else None
-    tensors = a, b, Tensor.packed(bias, addend) if bias is not None else None, c, *scale_tensors(arguments.scales, m, n, k)
-    problem = make_problem(tensors, y if arguments.in_place else None, transpose_a, transpose_b, arguments.activation, arguments.math,
-                           arguments.out_dtype, arguments.alpha != 1, arguments.beta != 1,
-                           aliases=frozenset({"c"}) if c is not None and arguments.in_place else frozenset())
-    return with_program(problem, arguments.program, (-2,), -1)
+words, FAMILY, SMALL, parse_problem = new_words(scales=_scales_word, shape={
+    "type": sizes_word, "metavar": "MxNxK", "help": "BxMxNxK for a batch; in groups GxMxNxK: groups, rows of all groups, columns, k"})
 
 
-def parse_problem(words, op="matmul"):
-    """The problem of `op` a list of words describes; ValueError in one line where they make no sense.
-
-    >>> print(parse_problem("64x32x128 bf16 tn --bias --activation gelu".split()))
-    matmul 64x32x128 bfloat16 tn + bias by column, gelu
-    >>> print(parse_problem("64x32x128 bf16 --program mul@0.5 add@32 swish".split()))
-    matmul 64x32x128 bfloat16 nn + program mul+add+swish
-    >>> print(parse_problem("8x4096x1024x512 e4m3 nt --scales block".split(), "grouped_matmul"))
-    grouped_matmul 8 groups of 4096x1024x512 float8_e4m3fn nt -> bfloat16 + scales by block and block
-    """
-    add, make_it, _ = FAMILY[op]
-    parser = WordParser(op, add_help=False)
-    add(parser)
-    return make_it(parser.parse_args(list(words)))
+def _operands(shape, dtype, dtype_b, scales, options, *, groups=()):
+    """Shapes and dtypes of a, b and their scales."""
+    *batch, m, n, k = shape[len(groups):]
+    a, b = ((k, m) if options.get("transpose_a") else (m, k)), ((n, k) if options["transpose_b"] else (k, n))
+    blocks = ceil_div(k, BLOCK)
+    shapes = ({"tensor": (1,), "row": (m, 1), "block": (m, blocks)},
+              {"tensor": (1,), "column": (*groups, 1, n), "block": (*groups, blocks, ceil_div(n, BLOCK))})
+    return {"a": ((*batch, *a), dtype), "b": ((*groups, *batch, *b), dtype_b or dtype),
+            **{name: (of[by], "float32") for name, of, by in zip(("scale_a", "scale_b"), shapes, scales or ()) if by != "none"}}
 
 
-def _shape(text):
-    if not re.fullmatch(r"\d+(x\d+){2,3}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not MxNxK or BxMxNxK")
-    sizes = tuple(int(n) for n in text.split("x"))
-    if max(sizes) > LARGEST:
-        raise argparse.ArgumentTypeError(f"{text!r} has a size beyond {LARGEST}")
-    return sizes
+def _check(op, shape, *expected):
+    if len(shape) not in map(len, expected):
+        raise ValueError(f"{op}: '{'x'.join(map(str, shape))}' is not {' or '.join(map('x'.join, expected))}")
 
 
-def from_record(record) -> MatmulProblem:
-    """The problem that `dispatch.problem_record` made into JSON data; ValueError where it is something else."""
-    def make_it(**fields):
-        for name in ("prologue_a", "prologue_b"):
-            if fields.get(name) is not None:
-                fields[name] = Prologue.of_record(fields[name])
-        return MatmulProblem(**fields)
-    return problem_from_record(make_it, "matmul", record)
+@words("matmul", small=("8x8x8 f32", "2x9x5x7 bf16 tn --bias row"))
+def _matmul(op, shape, dtype, layout: _LAYOUTS = "nn", *, dtype_b=None, scales=None, bias: _BIAS = None, c=False,
+            in_place=False, program: STEPS = (), **options):
+    _check(op, shape, "MNK", "BMNK")
+    (*batch, m, n, _), out = shape, options["out_dtype"] or default_output(dtype)
+    options.update({f"transpose_{name}": letter == "t" or options[f"transpose_{name}"] for name, letter in zip("ab", layout)})
+    if bias:
+        lead = (*batch, 1) if bias == "batch-column" else batch if bias == "batch-row" else ()
+        options["bias"] = ((*lead, m, 1) if bias.endswith("row") else (*lead, n)), addend_dtype(out)
+    if (c or in_place) and options["beta"]:
+        options.update(c=((*batch, m, n), out if in_place else addend_dtype(out)), out="c" if in_place else None)
+    return with_program(problem(op, **_operands(shape, dtype, dtype_b, scales, options), **options), program, (-2,), -1)
 
 
-FAMILY = {"matmul": (add_arguments, make, from_record),
-          "grouped_matmul": (_grouped_parse.add_arguments, _grouped_parse.make, _grouped_parse.from_record),
-          "grouped_matmul_bwd_weights": (_grouped_parse.add_weights_arguments, _grouped_parse.make_weights_words,
-                                         _grouped_parse.weights_from_record)}
-"""Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
+@words("grouped_matmul", small=("2x5x4x3 f32", "2x5x4x3 bf16 nt --bias"))
+def _grouped(op, shape, dtype, layout: _LAYOUTS_OF_B = "nn", *, dtype_b=None, scales=None, bias=False, **options):
+    _check(op, shape, "GMNK")
+    options["transpose_b"] |= layout == "nt"
+    if bias:
+        options["bias"] = (shape[0], shape[2]), addend_dtype(options["out_dtype"] or default_output(dtype))
+    return problem(op, **_operands(shape, dtype, dtype_b, scales, options, groups=shape[:1]), group_offsets=((shape[0] + 1,), "int32"),
+                   **options)
+
+
+@words("grouped_matmul_bwd_weights", small=("2x5x4x3 f32",))
+def _weights(op, shape, dtype, **options):
+    _check(op, shape, "GMNK")
+    groups, m, n, k = shape
+    return problem(op, a=((m, k), dtype), dy=((m, n), dtype), group_offsets=((groups + 1,), "int32"), **options)

@@ -1,77 +1,63 @@
-"""Layer and RMS normalisations in words, for the command line: ``8192x4096 bf16 --axis -1 --weights float32``."""
-import functools
-
-from ..engine.program_words import add_program_argument, with_program
+"""Normalisations in words, for the command line: of rows ``8192x4096 bf16 --axis -1 --weights float32``; of channels
+``64x256x56x56 bf16 nhwc relu g32``; local response ``64x96x55x55 bf16 nhwc 5``."""
+from ..device.activation import MODES as ACTIVATIONS
+from ..device.activation import Activation
+from ..engine.program_words import STEPS, with_image_program, with_program
 from ..host.tensor import Tensor
-from ..host.words import WordParser, dtype_word, problem_from_record
-from ..host.words import sizes_word
-from . import _channel_parse, _lrn_parse
-from ._problem import (LayerNormGradientProblem, LayerNormProblem, RmsNormGradientProblem, RmsNormProblem, make_layer_backward,
-                       make_layer_forward, make_layer_forward_residual, make_rms_backward, make_rms_backward_beta, make_rms_forward,
-                       make_rms_forward_residual)
+from ..host.words import dtype_word, either, image, new_words, of_images, terms
+from ..registry import operation_of
+from ..sketch import problem
+from ._channel_problem import MODES, RUNNING, STATISTIC, WEIGHT, WHOLE, gradient_source, shape_of
 
-_KINDS = {"layer_norm_fwd": (LayerNormProblem, make_layer_forward, make_layer_forward_residual),
-          "layer_norm_bwd": (LayerNormGradientProblem, make_layer_backward, make_layer_backward),
-          "rms_norm_fwd": (RmsNormProblem, make_rms_forward, make_rms_forward_residual),
-          "rms_norm_bwd": (RmsNormGradientProblem, make_rms_backward, make_rms_backward_beta)}
-_EXTRA = {"layer_norm_fwd": ("--residual", "x + residual is normalised, and kept"), "rms_norm_bwd": ("--has-beta", "dbeta as well")}
-_EXTRA["rms_norm_fwd"] = _EXTRA["layer_norm_fwd"]
-
-
-def add_arguments(op, parser):
-    """The words that describe a normalisation or its gradients."""
-    parser.add_argument("shape", type=sizes_word, help="shape of x: 8192x4096")
-    parser.add_argument("dtype", type=dtype_word, help="dtype: float32, bf16, ...")
-    parser.add_argument("--axis", type=int, default=-1, help="first normalised dimension")
-    parser.add_argument("--weights", type=dtype_word, help="dtype of gamma and beta; default: x's")
-    if op in _EXTRA:
-        word, text = _EXTRA[op]
-        parser.add_argument(word, dest="extra", action="store_true", help=text)
-    if op.endswith("fwd"):
-        add_program_argument(parser)
-    else:
-        parser.add_argument("--dsummed", action="store_true", help="add the gradient of the residual sum")
+words, FAMILY, SMALL, parse_problem = new_words(size=terms(numbers=[("5", "size")]))
+_ROWS = ("5x100 f32", "3x77 bf16 --weights float32", "2x5x8 f16 --axis 1", "4x9 f64")
+_FORWARD, _BACKWARD = (*_ROWS, "3x24 f16 --residual", "5x100 bf16 --program add@5x100 gelu mul@100"), (*_ROWS, "5x100 bf16 --dsummed")
+_BATCH = ("4x6x5x3 f32 relu residual", "3x16x7 bf16 nhwc weights=float32", "5x10 f16", "3x4x2x3x2 f64", "4x3x5 f32 per_activation")
+_GROUP = ("4x6x5x3 f32 relu g2", "3x16x7 bf16 nhwc weights=float32 g4", "5x10 f16 g1", "3x4x2x3x2 f64", "4x16x7 bf16 nhwc swish g4")
+_PROGRAMS = "4x6x5x3 f32 --program mul@6x1x1 gelu", "3x16x7 bf16 nhwc --program add@3x16x7 relu mul@0.5"
+_KINDS = {"x": WHOLE, "dy": WHOLE, "y": WHOLE, "residual": WHOLE, "gamma": WEIGHT, "beta": WEIGHT, "running_mean": RUNNING,
+          "running_var": RUNNING, "var": RUNNING, "mean": STATISTIC, "rstd": STATISTIC, "dgamma": STATISTIC, "dbeta": STATISTIC}
+_TERMS = terms(numbers=[("g32", "groups")], **{mode: ("activation", mode) for mode in ACTIVATIONS}, **{m: ("mode", m) for m in MODES},
+               **{name: (name, True) for name in ("residual", "running", "frozen")})
 
 
-def make(op, arguments):
-    """The problem that parsed words describe: packed arrays, aligned to 16 bytes; layer normalisation has gamma and beta, RMS gamma."""
-    kind, plain, full = _KINDS[op]
-    extra = getattr(arguments, "extra", False)
-    x = Tensor.packed(arguments.shape, arguments.dtype)
-    if not -x.ndim <= arguments.axis < x.ndim:
-        raise ValueError(f"{op}: axis={arguments.axis} for {x.ndim} dimensions")
-    axis = arguments.axis % x.ndim
-    weights = Tensor.packed(x.shape[axis:], arguments.weights or x.dtype)
-    statistics = Tensor.packed(x.shape[:axis], "float64" if x.dtype == "float64" else "float32")
-    known = {"x": x, "dy": x, "gamma": weights, "beta": weights if op == "layer_norm_fwd" else None, "mean": statistics,
-             "rstd": statistics, "residual": x if extra else None, "dsummed": x if getattr(arguments, "dsummed", False) else None}
-    problem = (full if extra else plain)(tuple(known[name] for name in kind.names[0]), None, axis, frozenset())
-    return with_program(problem, getattr(arguments, "program", ()), range(axis), range(axis, x.ndim))
+@words("layer_norm_fwd", "layer_norm_bwd", "rms_norm_fwd", "rms_norm_bwd", small={
+    "layer_norm_fwd": _FORWARD, "layer_norm_bwd": _BACKWARD, "rms_norm_fwd": _FORWARD, "rms_norm_bwd": (*_BACKWARD, "3x24 f16 --has-beta")})
+def _rows(op, shape, dtype, *, weights=None, residual=False, dsummed=False, program: STEPS = (), **options):
+    axis, x = options["axis"] % len(shape), (shape, dtype)
+    arrays = {"x": True, "gamma": True, "beta": op == "layer_norm_fwd", "residual": residual, "dsummed": dsummed}
+    given = {name: (shape[axis:], weights or dtype) if _KINDS.get(name) == WEIGHT else x for name, there in arrays.items() if there}
+    return with_program(either(op, op.replace("bwd", "fwd"), **given, **options), program, range(axis), range(axis, len(shape)))
 
 
-def from_record(op, record):
-    """The problem of a record; ValueError where it is something else."""
-    return problem_from_record(_KINDS[op][0], op, record)
+def _term_word(text):
+    return ("weights", dtype_word(text[8:])) if text.startswith("weights=") else _TERMS(text)
 
 
-FAMILY = {op: (functools.partial(add_arguments, op), functools.partial(make, op), functools.partial(from_record, op)) for op in _KINDS}
-FAMILY |= _channel_parse.FAMILY | _lrn_parse.FAMILY
-"""Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
-
-SMALL = {op: ("5x100 f32", "3x77 bf16 --weights float32", "2x5x8 f16 --axis 1", "4x9 f64",
-              *(f"3x24 f16 {word}" for word in _EXTRA.get(op, ())[:1]), *("5x100 bf16 --dsummed",) * op.endswith("bwd"),
-              *("5x100 bf16 --program add@5x100 gelu mul@100",) * op.endswith("fwd")) for op in _KINDS}
-SMALL |= _channel_parse.SMALL | _lrn_parse.SMALL
-"""Problems that ``python -m dnnkern check`` tries."""
+_term_word.told = f"weights=float32 (dtype of gamma, beta and given statistics), {_TERMS.told}"
 
 
-def parse_problem(words, op):
-    """The problem of `op` a list of words describes; ValueError in one line where they make no sense.
+@words("batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd", "batch_norm_bwd_apply", "group_norm_fwd", "group_norm_bwd", small={
+    **dict.fromkeys(("batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd"), _BATCH + _PROGRAMS), "batch_norm_bwd_apply": _BATCH,
+    **dict.fromkeys(("group_norm_fwd", "group_norm_bwd"), _GROUP + _PROGRAMS)})
+def _channels(op, shape, dtype, *terms: _term_word, program: STEPS = ()):
+    given = {"layout": "NCHW", **({"groups": (*shape, 1)[1]} if op.startswith("group") else {}), **dict(terms)}
+    weights, labels = given.pop("weights", dtype), operation_of(op).labels
+    there = {name: word in given for name in labels if (word := name.partition("_")[0]) in ("running", "residual")}
+    given = {name: value for name, value in given.items() if name not in {label.partition("_")[0] for label in there}}
+    if "bwd" in op:
+        source = gradient_source(Activation.of(given.get("activation")))
+        there.update(y=source == "y", beta=source == "x")
+    x, kinds = Tensor.packed(image(shape, given["layout"]), dtype), {**_KINDS, **({"mean": RUNNING} if op == "batch_norm_infer" else {})}
+    dtypes = {WHOLE: dtype, STATISTIC: "float64" if dtype == "float64" else "float32", WEIGHT: weights, RUNNING: weights}
+    arrays = {name: (shape_of(kinds[name], x, given["layout"], given.get("mode", "spatial"), given.get("groups")), dtypes[kinds[name]])
+              for name in labels if there.get(name, True) and name != "counts"}
+    return with_image_program(problem(op, **arrays, **given, **({"counts": ((1,), "int32")} if "apply" in op else {})), program)
 
-    >>> print(parse_problem("8192x4096 bf16 --weights float32".split(), "layer_norm_fwd"))
-    layer_norm_fwd 8192x4096 bfloat16 axis 1 gamma float32 beta float32
-    """
-    parser = WordParser(op, add_help=False)
-    add_words, make_it, _ = FAMILY[op]
-    add_words(parser)
-    return make_it(parser.parse_args(list(words)))
+
+words("batch_norm_merge", small=("2x64 f32", "3x20 f64", "5x33 f32 --running bf16"))(
+    lambda op, shape, dtype, *, running=None: problem(
+        op, means=(shape, dtype), rstds=(shape, dtype), counts=(shape[:1], "int32"), running_mean=running and (shape[1:], running),
+        running_var=running and (shape[1:], running)))
+words("lrn_fwd", "lrn_bwd", small=("2x7x5x3 f32", "3x16x7 bf16 nhwc", "2x9x4 f16 nhwc 4", "2x3x2x3x2 f64 3"))(
+    lambda op, shape, dtype, *size: of_images(op, "lrn_fwd", shape, dtype, size))
