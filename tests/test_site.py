@@ -261,6 +261,10 @@ transformers.LlamaForCausalLM(transformers.LlamaConfig(
     vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2,
     num_key_value_heads=1)).save_pretrained("path/of/a/model")
 """,
+          "onnx.md": """import onnx.parser
+onnx.save(onnx.parser.parse_model('<ir_version: 10, opset_import: ["": 21]> '
+                                  'net (float[N, 3, H, W] x) => (float[N, 3, 1, 1] y) { y = GlobalAveragePool (x) }'), "resnet.onnx")
+""",
           "distributed.md": """import os
 os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="localhost", MASTER_PORT="29611")
 """}
@@ -275,7 +279,7 @@ def test_program_of_a_page(page, tmp_path):
     """On the processor, as `python -m dnnkern run --simulate` starts it; blocks of a page that need what is not installed are left out."""
     blocks = [b for b in PROGRAMS[page] if importlib.util.find_spec("tensorflow") or "tensorflow" not in b]
     text = BEFORE.get(page, "") + "".join(blocks) + AFTER.get(page, "")
-    for name in ("torch", "keras", "jax", "transformers"):
+    for name in ("torch", "keras", "jax", "transformers", "onnx"):
         needed = re.search(rf"^ *import .*\b{name}\b", text, re.M) or name == "torch" and page in ON_OURS
         if needed and importlib.util.find_spec(name) is None:
             pytest.skip(f"{name} is not installed")
