@@ -42,7 +42,7 @@ def main(arguments) -> int:
     if arguments.json:
         document("report", file=out and str(out), bytes=size, files=data["files"], devices=[
             {key: device[key] for key in ("name", "arch", "driver", "first", "last", "rows", "other_rows")} for device in data["devices"]],
-            families=found, compared=compared and _in_milliseconds(compared))
+            families=found, compared=compared and _for_document(compared))
     elif compared:
         _show_compared(compared)
     elif found:
@@ -104,7 +104,7 @@ def _compared(arguments):
     return compare(before, after, arguments.compare, None if arguments.spread is None else arguments.spread / 100)
 
 
-def _in_milliseconds(compared):
+def _for_document(compared):
     """As documents have times."""
     return {name: [{key.replace("_us", "_ms"): value / 1e3 if key.endswith("_us") and value is not None else value
                     for key, value in row.items()} for row in part] if isinstance(part, list) else part for name, part in compared.items()}
