@@ -11,7 +11,7 @@ from kit import sized
 for module in (test_embedding, test_rnn):
     globals().update(sized(module))
 # In files that are skipped where what they need is not installed: test_cpu_demo.py, test_cpu_jax.py, test_cpu_torch_*.py.
-ELSEWHERE = {"test_demo", "test_jax", "test_jax_bench", "test_jax_enable", *(f"test_torch_{name}" for name in (
+ELSEWHERE = {"test_demo", "test_jax", "test_jax_bench", "test_jax_enable", "test_onnx", *(f"test_torch_{name}" for name in (
     "above", "compile", "compile_joined", "compile_random", "convert", "distributed", "functional", "keras", "modules_optim", "nn",
     "operators", "optim", "overrides", "programs", "run", "table", "train_ddp", "transformers"))}
 
