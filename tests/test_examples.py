@@ -42,7 +42,8 @@ SAYS = {
                        r"-> (best = max\(.*|breakpoint\(\))\n"  # which from Python 3.13 on
                        r"\(Pdb\) \(1, 39, 7\)\n\(Pdb\) \(0\.0, -6\.9976\d+\)\n\(Pdb\) fixed: largest error 0\.0\n$",
     "reproduce_nan.py": r"found: matmul 8x64x64 float16 nn \+ relu: output 0 holds 4 values that are not finite\n"
-                        r"command: python -m dnnkern check matmul '{.*}' --algo \w+\n(.*\n)*1 ran, .* All are correct\.\n"
+                        r"command: python -m dnnkern check matmul a=8x64:float16 b=64x64:float16 activation=relu --algo \w+\n"
+                        r"(.*\n)*1 ran, .* All are correct\.\n"
                         r"exit code: 0\nlargest sum of the first layer: 79\d\d\d; float16 ends at 65504\n"
                         r"normalised: loss 4[45]\.\d+, in float64 44\.9817\n$",
     "graph_matmul_bias.py": rf"^\(1, 48, 40\), largest error against float64: {ERROR}\n$",
