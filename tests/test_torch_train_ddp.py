@@ -135,7 +135,7 @@ def test_samples_a_second(tmp_path):
     path, words = tmp_path / "rates.jsonl", ("--amp", "--epochs", "4", "--steps", "22", "--rate", "0.01", "--dropout", "0")
     ours, theirs = trained(*words, "--compile", "--json", str(path)), trained(*words, "--ops", "none")
     row, = map(json.loads, path.read_text().splitlines())
-    assert row["ranks"] == 2 and row["batch"] == 4 and row["steps"] == 2 and row["ours"] > 100 and row["device"] == "cpu"
+    assert row["ranks"] == 2 and row["batch"] == 4 and row["steps"] == 2 and row["ours"] >= 3 * 22 and row["device"] == "cpu"
     assert row["dtype"] == "bfloat16" and row["compile"] == "dnnkern" and row["samples_per_s"] == pytest.approx(8e3 / row["step_ms"])
     assert f"{row['samples_per_s']:.1f} samples/s by the median of 2 steps" in ours and "; 0 calls of rank 0 ran on dnnkern's" in theirs
     losses, expected = ([float(line.split()[3].rstrip(",")) for line in text.splitlines()[:4]] for text in (ours, theirs))
