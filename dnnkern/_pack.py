@@ -1,12 +1,12 @@
 """The command ``dnnkern pack``: kernels compiled on one machine for others."""
 import contextlib
-import os
 import sys
 from pathlib import Path
 
 from ._output import document
 from ._parser import program
 from ._table import bytes_text, note, progress, say
+from .host.paths import check_target
 
 HELP = """Compile the kernels of a set of problems into a kernel pack, a file for other machines: `cache import` serves it there. It has
 the choices of algorithms too, for GPUs with as many multiprocessors as that which the kernels are made for. No GPU is
@@ -34,7 +34,7 @@ def pack(arguments) -> int:
     from .warming import compile_jobs
     if arguments.jobs is not None and arguments.jobs < 1:
         raise ValueError(f"pack: --jobs {arguments.jobs}; expected 1 or more")
-    _check_target(arguments.out)
+    check_target("pack", arguments.out, makes_folders=True)
     archs, problems, folder = arguments.arch.split(","), set_of(arguments.set, arguments.op), cache_dir()
     devices = [described(arch) for arch in archs]
     if folder is None:
@@ -60,17 +60,6 @@ def pack(arguments) -> int:
     for what, why in failed.items():
         print(f"{program()}: {what}: {why}", file=sys.stderr)
     return int(bool(failed))
-
-
-def _check_target(path):
-    """ValueError where the pack could not be written in the end."""
-    folder = path.parent
-    while not folder.exists():
-        folder = folder.parent
-    why = ("it is a folder" if path.is_dir() else f"{folder} is no folder" if not folder.is_dir() else
-           None if os.access(path if path.exists() else folder, os.W_OK) else "it may not be written")
-    if why:
-        raise ValueError(f"pack: --out {path}: {why}; expected a file that can be written")
 
 
 def choices_of(problems, device) -> dict:

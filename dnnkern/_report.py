@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ._output import FAILED, document
 from ._table import bytes_text, progress, say, show
+from .host.paths import check_target
 
 HELP = """Make one self-contained HTML page from results: JSON lines that `bench` wrote; in a source checkout, if no file is named, all of
 bench/results. With --compare, print what became slower beyond the spread, and end with 1 if something did; a page is then made if --out is
@@ -30,7 +31,7 @@ def main(arguments) -> int:
         raise ValueError(f"report: --spread {arguments.spread:g}; expected percent from 0, with --compare A B")
     out = arguments.out or (None if arguments.compare else PAGE)
     if out is not None:
-        page.check_target(out)
+        check_target("report", out)
     with progress("reading results"):
         compared = _compared(arguments) if arguments.compare else None
         paths = _paths(arguments.files or [name for name in arguments.compare or () if os.path.isfile(name)])

@@ -24,24 +24,25 @@ def trace(problem, algo, path, as_json) -> int:
     """Simulate, and write the file."""
     from . import dispatch
     from .device.sim.schedule import RUNS, Schedule
-    from .find import Trial
     from .host.executable import make_executable
     from .host.operands import Operands
+    from .host.paths import check_target
     from .preference import DEVICE
     if problem.is_empty:
         raise ValueError(f"{problem} has no elements: nothing runs")
+    check_target("trace", path)
     device, schedule = dispatch.device_of(dispatch.current_device()), Schedule()
     algorithm = dispatch.get_algorithm(problem.op, problem, algo=algo, prefer=None if algo else dispatch.preference() or DEVICE)
-    operation, trial = dispatch.operation_of(problem.op), Trial(algorithm, problem, device)
+    operation, scratch = dispatch.operation_of(problem.op), algorithm.workspace(problem, device, algorithm.config)
     executable = make_executable(operation, problem, algorithm, device)
     with Operands(operation, problem, device, None) as operands:
-        executable.execute(operands.values(0, trial.memory), 0, schedule=schedule)
+        executable.execute(operands.values(0, scratch), 0, schedule=schedule)
     events = schedule.close().events()
     with open(path, "w", encoding="utf-8") as file:
         json.dump({"traceEvents": events, "otherData": {"problem": str(problem), "algorithm": str(algorithm), "unit": "steps"}}, file)
     waits = sum(end - begin for _, (kind, _), begin, end, text, _ in schedule.slices if kind == "thread" and text != RUNS)
     if as_json:
-        document("trace", problem=str(problem), algorithm=algorithm.name, config=algorithm.config_text, file=path, steps=schedule.end,
+        document("trace", problem=str(problem), algorithm=algorithm.name, config=algorithm.config_text, file=str(path), steps=schedule.end,
                  blocks=len(schedule.blocks), slices=len(schedule.slices), waited_steps=waits)
     say(f"{problem} by {algorithm}: {schedule.end} steps, {len(schedule.blocks)} blocks, {len(schedule.slices)} slices in {path}\n"
         "https://ui.perfetto.dev opens it.")

@@ -1,5 +1,6 @@
 """Parsers of what follows an operation: ``explain OP``, ``find OP``, ``check OP``."""
 import argparse
+from pathlib import Path
 
 from ._output import add_outputs
 from ._parser import Parser, family_words
@@ -39,7 +40,7 @@ def _limits(command):
     if command == "trace":
         from ._trace import OUT
         limits.add_argument("--algo", help="its kernels; default: what a GPU of the simulated device would run")
-        limits.add_argument("--out", metavar="FILE", default=OUT, help="default: %(default)s")
+        limits.add_argument("--out", metavar="FILE", type=Path, default=Path(OUT), help="default: %(default)s")
         return limits
     if command == "check":
         limits.add_argument("--algo", help="check only this algorithm")

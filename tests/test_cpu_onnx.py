@@ -3,7 +3,6 @@ import json
 import os
 import pathlib
 import re
-import shlex
 import subprocess
 import sys
 
@@ -14,11 +13,10 @@ onnx = pytest.importorskip("onnx")
 import test_onnx  # noqa: E402
 from kit import sized  # noqa: E402
 from onnx_models import parsed, small  # noqa: E402
-from test_cpu_commands import check_fields  # noqa: E402
+from test_cpu_commands import check_fields, run  # noqa: E402
 from test_onnx import simplest  # noqa: E402, F401 (a fixture)
 
 import dnnkern.onnx  # noqa: E402
-from dnnkern.__main__ import main  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 globals().update(sized(test_onnx))
@@ -73,14 +71,6 @@ for name in sys.argv[1:]:
 
 
 # ---- the command
-
-def run(capsys, text):
-    try:
-        code = main(shlex.split(text))
-    except SystemExit as end:
-        code = end.code
-    return code, capsys.readouterr()
-
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):

@@ -14,7 +14,6 @@ from torch_calls import CALLS, DEVICE  # noqa: E402
 
 import dnnkern.torch  # noqa: E402
 from dnnkern.torch.compiler import backend  # noqa: E402
-from dnnkern.torch.compiler._before import with_operators  # noqa: E402
 from dnnkern.torch.compiler._pointwise import TENSORS  # noqa: E402
 from dnnkern.torch.compiler._shapes import in_dims  # noqa: E402
 
@@ -320,35 +319,6 @@ def test_programs(name):
     for x, y, in zip(*(v if isinstance(v, tuple) else (v,) for v in (ours, theirs))):
         assert_same(x, y, name)
         assert x.data_ptr() in [t.data_ptr() for t in given] or y.data_ptr() not in [t.data_ptr() for t in given]
-
-
-@pytest.mark.parametrize("dims", (1, 2, 3))
-def test_a_graph_whose_code_is_written_at_once(dims):
-    """DistributedDataParallel's pieces of a program are: Dynamo's own graphs wait."""
-    def program(x):
-        return getattr(F, f"adaptive_avg_pool{dims}d")(x, 1)
-    x = torch.randn(2, 3, *range(4, 4 + dims), device=DEVICE)
-    made = with_operators(torch.fx.symbolic_trace(program))
-    assert "torch" not in made.code.replace("dnnkern_torch", "")
-    torch.testing.assert_close(made(x), program(x))
-
-
-def test_the_second_device():
-    """Kernels are planned for the device of the program's tensors, and loaded there."""
-    if DEVICE != "cuda" or torch.cuda.device_count() < 2:
-        pytest.skip("one device")
-    model = nn.Sequential(nn.Conv2d(8, 16, 3, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 36, 8), nn.GELU())
-    x = torch.randn(4, 8, 8, 8)
-    for there in ("cuda:1", "cuda:0"):
-        theirs = copy.deepcopy(model).to(there, torch.float64)
-        ours = copy.deepcopy(model).to(there)
-        expected, found = theirs(x.to(there, torch.float64)), torch.compile(ours, backend=backend, fullgraph=True)(x.to(there))
-        expected.square().sum().backward()
-        found.square().sum().backward()
-        assert found.device == torch.device(there)
-        torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
-        for mine, other in zip(ours.parameters(), theirs.parameters()):
-            torch.testing.assert_close(mine.grad.double(), other.grad, rtol=1e-3, atol=1e-3)
 
 
 def test_an_argument_that_is_changed():

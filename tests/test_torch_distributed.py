@@ -1,4 +1,6 @@
-"""Two processes on the CPU: `SyncBatchNorm`, and DistributedDataParallel, FSDP2 and tensor parallelism on overrides."""
+"""Two processes on the CPU: `SyncBatchNorm`, and DistributedDataParallel, FSDP2 and tensor parallelism on overrides; what compiled programs
+need for several devices."""
+import copy
 import functools
 import tempfile
 
@@ -13,6 +15,8 @@ from torch import nn  # noqa: E402
 
 import dnnkern.torch  # noqa: E402
 from dnnkern.torch._tensors import KEY  # noqa: E402
+from dnnkern.torch.compiler import backend  # noqa: E402
+from dnnkern.torch.compiler._before import with_operators  # noqa: E402
 
 pytestmark = pytest.mark.sized
 RANKS = 2
@@ -244,3 +248,34 @@ def test_layers_divided_among_ranks():
         for name, ours, expected in (("results", mine, found), ("parameters", theirs, parameters)):
             for one, other in zip(ours, expected, strict=True):
                 assert_same(one, other, name)
+
+
+# ---- compiled programs
+
+@pytest.mark.parametrize("dims", (1, 2, 3))
+def test_a_graph_whose_code_is_written_at_once(dims):
+    """DistributedDataParallel's pieces of a program are: Dynamo's own graphs wait."""
+    def program(x):
+        return getattr(F, f"adaptive_avg_pool{dims}d")(x, 1)
+    x = torch.randn(2, 3, *range(4, 4 + dims), device=KEY.lower())
+    made = with_operators(torch.fx.symbolic_trace(program))
+    assert "torch" not in made.code.replace("dnnkern_torch", "")
+    torch.testing.assert_close(made(x), program(x))
+
+
+def test_the_second_device():
+    """Kernels are planned for the device of the program's tensors, and loaded there."""
+    if KEY != "CUDA" or torch.cuda.device_count() < 2:
+        pytest.skip("one device")
+    model = nn.Sequential(nn.Conv2d(8, 16, 3, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 36, 8), nn.GELU())
+    x = torch.randn(4, 8, 8, 8)
+    for there in ("cuda:1", "cuda:0"):
+        theirs = copy.deepcopy(model).to(there, torch.float64)
+        ours = copy.deepcopy(model).to(there)
+        expected, found = theirs(x.to(there, torch.float64)), torch.compile(ours, backend=backend, fullgraph=True)(x.to(there))
+        expected.square().sum().backward()
+        found.square().sum().backward()
+        assert found.device == torch.device(there)
+        torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
+        for mine, other in zip(ours.parameters(), theirs.parameters()):
+            torch.testing.assert_close(mine.grad.double(), other.grad, rtol=1e-3, atol=1e-3)

@@ -54,15 +54,6 @@ def _script(text):
     return re.sub(r"<(?=/script|!--)", r"\\x3c", text, flags=re.IGNORECASE)
 
 
-def check_target(path):
-    """ValueError where a page could not be written in the end."""
-    folder = path.parent
-    why = ("it is a folder" if path.is_dir() else f"there is no folder {folder}" if not folder.is_dir() else
-           None if os.access(path if path.exists() else folder, os.W_OK) else "it may not be written")
-    if why:
-        raise ValueError(f"report: --out {path}: {why}; expected a file that can be written")
-
-
 def write(path, text) -> int:
     """Write a page, or nothing; returns its bytes.
 
