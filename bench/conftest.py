@@ -6,7 +6,8 @@ import pytest
 from bench import roof, table
 from bench.machine import machine
 from bench.peers import names_of, peers_of
-from bench.run import CHOSEN, CaseBench, add_options, compile_ahead, limits, release
+from bench.case import CHOSEN, CaseBench
+from bench.run import add_options, compile_ahead, limits, release
 from dnnkern import dispatch
 from dnnkern.host.paths import plain
 from dnnkern.host.timing import Clock

@@ -17,6 +17,8 @@ from dnnkern._table import say, show
 from dnnkern.engine.constants import TABLE, constants
 from dnnkern.host.device import _SIMULATOR as SIMULATOR
 
+from .drawn import SET
+
 RESULTS = Path(__file__).resolve().parent / "results"
 STEPS = (0.25, 0.1, 0.03, 0.01)  # by how much a number is moved, as long as that helps
 MOST = 2.0                       # times the table's number, or a part of it
@@ -41,7 +43,8 @@ def samples(paths, device, ops=None) -> list:
         with open(path) as file:
             rows = [json.loads(line) for line in file]
         for row in rows:
-            if row.get("status") != "ok" or row["is_peer"] or row["machine"]["device"] != DEVICE or ops and row["op"] not in ops:
+            if (row.get("status") != "ok" or row["is_peer"] or row["machine"]["device"] != DEVICE or ops and row["op"] not in ops
+                    or row.get("set") == SET):  # drawn ones show what the fit is worth
                 continue
             try:
                 problem = family_words(Parser(), row["op"])[2](row["record"])

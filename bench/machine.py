@@ -9,6 +9,10 @@ from pathlib import Path
 from dnnkern.host.compile import versions
 from dnnkern.report.rows import SCHEMA
 
+from . import sensors
+
+# What estimates know of a device.
+FACTS = "l2_bytes", "clock_hz", "bandwidth", "memory", "shared_per_block", "shared_per_sm", "registers_per_sm"
 _QUERY = ("clocks.sm", "clocks.mem", "clocks.max.sm", "power.draw", "power.limit", "temperature.gpu", "driver_version")
 
 
@@ -20,9 +24,10 @@ def _output(*command):
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def clocks(index=0) -> dict:
+def clocks(device) -> dict:
     """Clocks, power and temperature at this moment, as nvidia-smi says; {} without it."""
-    line = _output("nvidia-smi", f"--id={index}", f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits")
+    line = _output("nvidia-smi", f"--id={sensors.of(device).uuid or device.index}", f"--query-gpu={','.join(_QUERY)}",
+                   "--format=csv,noheader,nounits")
     return dict(zip(_QUERY, (v.strip() for v in line.split(",")))) if line else {}
 
 
@@ -46,6 +51,7 @@ def _torch():
 
 def machine(device) -> dict:
     """The record that goes with every result; a "+" behind the commit says that tracked files differed from it."""
-    return {"schema": SCHEMA, "device": device.name, "arch": device.arch, "sms": device.sms, "clocks": clocks(device.index),
+    return {"schema": SCHEMA, "device": device.name, "arch": device.arch, "sms": device.sms, "clocks": clocks(device),
+            "facts": {name: getattr(device, name) for name in FACTS},
             "versions": versions(), "torch": _torch(), "commit": _commit(),
             "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}

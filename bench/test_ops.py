@@ -9,7 +9,8 @@ import re
 import pytest
 
 from bench import peers, shapes
-from bench.run import CHOSEN, limits, selected, wanted
+from bench.case import CHOSEN, names_of
+from bench.run import limits, selected
 from bench.table import mark
 from dnnkern import dispatch
 from dnnkern.device import SIMULATED
@@ -62,7 +63,7 @@ def pytest_generate_tests(metafunc):
 
 
 def _rows(args):
-    device, names, rows = dispatch.device_of(dispatch.current_device()), wanted(args, args.op), []
+    device, names, rows = dispatch.device_of(dispatch.current_device()), names_of(args, args.op), []
     others = [] if args.no_peers else peers.names_of(args.op)
     for set_name, case in selected(args):
         if CHOSEN in names:

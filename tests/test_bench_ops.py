@@ -20,6 +20,7 @@ from test_find import writes_seven
 
 run = _bench.load()  # makes the folder bench/ importable, wherever pytest was started
 pytest.importorskip("pytest_benchmark")
+from bench import case as measured  # noqa: E402
 from bench import conftest, peers, shapes, table, test_ops  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not SIMULATED, reason="the benches' own rules need no GPU")
@@ -82,7 +83,7 @@ def test_every_operation_has_a_row(tmp_path):
         assert row["extra_info"]["gbs"] > 0 and set(row["extra_info"]) == {*conftest.Stage.REPORTED, "regret"}
     assert {"device", "clocks", "versions", "commit", "date", "roofs"} <= set(results["dnnkern"])
     stable = results["machine_info"]["dnnkern"]
-    assert set(stable) == {"schema", "device", "arch", "sms", "versions", "torch", "driver"}, "nothing that changes from run to run"
+    assert set(stable) == {"schema", "device", "arch", "sms", "facts", "versions", "torch", "driver"}, "nothing that changes from run to run"
 
 
 @pytest.mark.parametrize("op", shapes.operations())
@@ -183,7 +184,7 @@ def test_what_was_chosen_has_a_regret():
 
 
 def test_what_is_not_measured_says_why(monkeypatch):
-    monkeypatch.setattr(run, "HOPELESS", 0.0)
+    monkeypatch.setattr(measured, "HOPELESS", 0.0)
     naive = next(a for a in dispatch.algorithms("matmul") if a.name == "naive")
     monkeypatch.setattr(dispatch, "get_algorithm", lambda *_, **__: naive)
     monkeypatch.setattr(conftest, "peers_of", lambda op: ([types.SimpleNamespace(NAME="torch", make=lambda *_: None)],

@@ -56,14 +56,16 @@ class Fingerprint:
         if function not in self._done:
             self._done[function] = function.__qualname__  # where it calls itself
             self.files.add(function.__code__.co_filename)
-            code = _code(function.__code__) if self._bytecode else function.__code__.co_firstlineno
-            text = [code, self.of(function.__defaults__), *map(self._cell, function.__closure__ or ())]
+            text = [self._written(function.__code__), self.of(function.__defaults__), *map(self._cell, function.__closure__ or ())]
             text += ["typed"] * is_typed(function)
             names = set(_names(function.__code__))
             text += [f"{name}={self._global(function.__globals__[name], names)}" for name in sorted(names & function.__globals__.keys())]
             self._done[function] = (f"{function.__module__}.{function.__qualname__}:"
                                     f"{hashlib.sha256(repr(text).encode()).hexdigest()}")
         return self._done[function]
+
+    def _written(self, code):
+        return _code(code) if self._bytecode else code.co_firstlineno
 
     def _cell(self, cell):
         try:

@@ -6,6 +6,7 @@ measured apart. The contenders take turns, with a short pause before each turn: 
 In the simulator the same code measures wall-clock time.
 """
 import functools
+import math
 import statistics
 import time
 from dataclasses import dataclass, replace
@@ -180,7 +181,7 @@ class Interrupted(KeyboardInterrupt):
         self.found = found
 
 
-def race(contenders, clock, *, rounds=ROUNDS, window=WINDOW, pause=PAUSE, limit=LIMIT, warm=10e-3) -> dict:
+def race(contenders, clock, *, rounds=ROUNDS, window=WINDOW, pause=PAUSE, limit=LIMIT, warm=10e-3, after=None) -> dict:
     """Time contenders against each other.
 
     Parameters
@@ -196,6 +197,8 @@ def race(contenders, clock, *, rounds=ROUNDS, window=WINDOW, pause=PAUSE, limit=
         Seconds of idling before each turn.
     warm : float
         Seconds of device work of each contender before the first round.
+    after : callable(name), optional
+        Is called at the end of each turn.
 
     Returns
     -------
@@ -224,6 +227,8 @@ def race(contenders, clock, *, rounds=ROUNDS, window=WINDOW, pause=PAUSE, limit=
                     if pause:
                         time.sleep(pause)
                     r.turn()
+                    if after is not None:
+                        after(r.contender.name)
     except KeyboardInterrupt:
         raise Interrupted(_samples(r for r in runners if r.times)) from None
     return _samples(runners)
@@ -231,6 +236,55 @@ def race(contenders, clock, *, rounds=ROUNDS, window=WINDOW, pause=PAUSE, limit=
 
 def _samples(runners):
     return {r.contender.name: Sample(tuple(r.times), r.calls) for r in runners}
+
+
+def sustained(contender, clock, seconds, *, window=WINDOW) -> tuple:
+    """Run a contender without a pause.
+
+    Parameters
+    ----------
+    seconds : float
+        How long.
+
+    Returns
+    -------
+    (float, int)
+        Seconds of one call, the median of the last third of the batches, and how many calls there were.
+    """
+    runner = _Runner(contender, clock, window, math.inf)
+    times, spent, calls = [], 0.0, 0
+    while spent < seconds:
+        times.append(clock.seconds(runner.batch))
+        spent += times[-1]
+        calls += runner.calls
+    return statistics.median(times[-max(len(times) // 3, 1):]) / runner.calls, calls
+
+
+def loop_seconds(call, synchronize, *, device_seconds=0.0, limit=20e-3, repeats=5) -> float:
+    """Seconds of one `call()` in a loop whose end is waited for: of the host or of the device, whichever takes longer.
+
+    Parameters
+    ----------
+    call : callable()
+        Enqueues work and returns.
+    synchronize : callable()
+        Waits for it.
+    device_seconds : float
+        What the device takes for one call.
+    limit : float
+        Seconds that a loop takes, about.
+    """
+    calls = _calls(limit, max(device_seconds, 5e-6))
+    call()
+    found = []
+    for _ in range(repeats):
+        synchronize()
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        synchronize()
+        found.append((time.perf_counter() - start) / calls)
+    return statistics.median(found)
 
 
 def host_seconds(call, synchronize, *, device_seconds=0.0, calls=200, repeats=15, limit=0.05):

@@ -1,0 +1,96 @@
+"""What a row measured, as one text: kernels, as they are written, and how they are launched.
+
+Rows keep it, and pages compare it with what this checkout would launch for the same problem on the same device: a row of other
+kernels, or of another choice, is stale. It depends on no version of Python and on no compiler, and no comment, docstring or line number is
+in it: it can be computed where there is no GPU, and a change that leaves the kernels as they are leaves it as it is.
+"""
+import ast
+import dataclasses
+import functools
+import hashlib
+from pathlib import Path
+
+from dnnkern import dispatch
+from dnnkern._parser import Parser, family_words
+from dnnkern.device._fingerprint import Fingerprint
+from dnnkern.device._parameters import described as type_text
+from dnnkern.host.device import described
+from dnnkern.host.compile import COMPILER
+from dnnkern.host.sources import PACKAGE
+
+
+class _Written(Fingerprint):
+    """Functions count by their source, without its comments and docstrings."""
+
+    def __init__(self):
+        super().__init__(bytecode=False)
+
+    def _written(self, code):
+        return _functions(code.co_filename)[code.co_firstlineno]
+
+
+@functools.cache
+def _functions(path) -> dict:
+    """{first line: what is written} of the functions in a file; lambdas of one line count together."""
+    found = {}
+    for node in ast.walk(ast.parse(Path(path).read_text())):
+        if isinstance(node, (ast.FunctionDef, ast.Lambda)):
+            first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
+            found[first] = found.get(first, "") + _text(node)
+    return found
+
+
+def _text(node) -> str:
+    """A syntax tree as text, the same in each version of Python: without fields that are empty, and without docstrings."""
+    if isinstance(node, list):
+        return "[" + ",".join(map(_text, node)) + "]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    parts = []
+    for name, value in ast.iter_fields(node):
+        if name == "body" and isinstance(value, list):
+            value = [v for v in value if not (isinstance(v, ast.Expr) and isinstance(v.value, ast.Constant))]
+        if value is not None and value != [] and name not in ("ctx", "kind", "type_comment"):
+            parts.append(f"{name}={_text(value)}")
+    return f"{type(node).__name__}({','.join(parts)})"
+
+
+@functools.cache
+def _compiler() -> str:
+    return _hash(*(_text(ast.parse((PACKAGE / name).read_text())) for name in COMPILER))
+
+
+def _hash(*parts) -> str:
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:16]
+
+
+def of(algorithm, problem, device) -> str | None:
+    """What an algorithm, bound to a configuration, launches for a problem; None where a kernel is written as a program runs, in no file."""
+    written = _Written()
+    try:
+        launches = [(written.of(k.kernel), ",".join(map(type_text, k.signature)), k.grid, k.block, k.shared, k.cluster)
+                    for k in algorithm.build(problem, device, algorithm.config)]
+    except (KeyError, OSError):
+        return None
+    return _hash(_compiler(), *launches)
+
+
+def device_of(machine):
+    """The device that a row was measured on, to plan for; None where the row does not say enough."""
+    if "facts" not in machine:
+        return None
+    return dataclasses.replace(described(machine["arch"]), name=machine["device"], sms=machine["sms"], **machine["facts"])
+
+
+def is_stale(row) -> bool:
+    """Whether this checkout would choose or launch something else for what a row measured as chosen, or the row does not say what it
+    was."""
+    device = device_of(row["machine"])
+    if device is None or not row.get("code"):
+        return True
+    try:
+        problem = family_words(Parser(), row["op"])[2](row["record"])
+        algorithm = dispatch.get_algorithm(row["op"], problem, device=device, prefer="device")
+    except (ValueError, dispatch.NotSupported):  # of another version
+        return True
+    return (algorithm.name, algorithm.config_text, of(algorithm, problem, device)) != (row["algo"], row["config"], row["code"])

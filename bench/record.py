@@ -1,0 +1,104 @@
+"""One record of everything: every set of every operation, forward and backward, at one commit, over as many runs as it takes.
+
+``python -m dnnkern bench record --json bench/results/h200-record.jsonl`` measures what the file does not have yet of this commit and this
+kind of device. The first problems of all sets come first, then the second ones: a run that is ended early has some of everything. Several
+GPUs share the work with ``--part 1/4`` and so on, each with a file of its own; ``--have`` names the others' files.
+"""
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from dnnkern import dispatch
+from dnnkern.device import SIMULATED
+from dnnkern.host.timing import ROUNDS
+from dnnkern.report.rows import records
+
+from . import drawn, run, shapes
+
+DTYPES = "bfloat16", "float16", "float32", "float8_e4m3fn"
+CHUNK = 96  # problems whose kernels are compiled together
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's arguments."""
+    p = argparse.ArgumentParser(prog="python -m dnnkern bench record", description="Measure all sets of all operations that a file lacks.")
+    p.add_argument("--json", required=True, metavar="FILE", help="append the rows as JSON lines; what it has of this commit is left out")
+    p.add_argument("--have", action="append", default=[], metavar="FILE", help="another file whose problems are left out; repeatable")
+    p.add_argument("--part", default="1/1", metavar="K/N", help="the K-th of N equal parts")
+    p.add_argument("--ops", default="", metavar="NAMES", help="these operations alone, with commas")
+    p.add_argument("--dtype", default=",".join(DTYPES), metavar="NAMES",
+                   help=f"those of them that an operation has, else its own first one (default {','.join(DTYPES)})")
+    p.add_argument("--first", type=int, default=None, metavar="N", help="the first N problems of each set alone")
+    p.add_argument("--seconds", type=float, default=None, metavar="S", help="begin no problem later than S seconds after the start")
+    p.add_argument("--random", type=int, default=drawn.COUNT, metavar="N",
+                   help=f"problems drawn at random, of each operation and dtype (default {drawn.COUNT})")
+    p.add_argument("--turns", type=int, default=ROUNDS, metavar="N", help=f"timed batches of each (default {ROUNDS})")
+    p.add_argument("--sustained", type=float, default=3.0, metavar="S",
+                   help="seconds of sustained load, of each operation's first problem (default 3)")
+    p.add_argument("--jobs", type=int, default=1, metavar="N", help="compile in N processes")
+    return p
+
+
+def wanted(args) -> list:
+    """(set, case) of all that the arguments ask for: the first ones of all sets, then the second ones; each case once."""
+    if SIMULATED:
+        return [("tiny", shapes.tiny(op)) for op in (args.ops.split(",") if args.ops else shapes.operations())]
+    columns = []
+    for op in args.ops.split(",") if args.ops else shapes.operations():
+        module = shapes.of(op)
+        dtypes = [d for d in args.dtype.split(",") if d in module.DTYPES] or [module.DTYPES[0]]
+        for dtype in dtypes:
+            columns += [(name, module.cases(name, (dtype,))[:args.first]) for name in module.SETS]
+            columns.append((drawn.SET, drawn.cases(op, (dtype,), args.random)))
+    longest = max((len(cases) for _, cases in columns), default=0)
+    found = {}
+    for k in range(longest):
+        for name, cases in columns:
+            if k < len(cases):
+                found.setdefault((cases[k].op, str(cases[k])), (name, cases[k]))
+    return list(found.values())
+
+
+def done(paths, device, commit) -> set:
+    """(operation, problem) of what files have of a kind of device and a commit."""
+    return {(row["op"], row["problem"]) for row in records(paths) if row.get("chosen") and row["machine"]["device"] == device.name
+            and row["machine"]["commit"] == commit}
+
+
+def told(rows) -> list:
+    """What the record keeps of a problem: what was chosen and predicted, the best of ours, what failed, the peers; no single turns."""
+    best = next((row for row in rows if row["status"] == "ok" and not row["is_peer"]), None)
+    return [{name: value for name, value in row.items() if name != "turns_us"} for row in rows
+            if row["is_peer"] or row["chosen"] or row["predicted"] or row is best or row["status"] != "ok"]
+
+
+def main(argv=None) -> int:
+    """Measure; the exit status: 1 if a result of ours was wrong or a problem failed."""
+    args = parser().parse_args(argv)
+    part, parts = map(int, args.part.split("/"))
+    device = dispatch.device_of(dispatch.current_device())
+    started, failed, sustained = time.monotonic(), False, set()
+    options = run.parser().parse_args(["", "--json", args.json, "--configs", "2", "--turns", str(args.turns)])
+    cases = wanted(args)
+
+    def is_over():
+        return args.seconds is not None and time.monotonic() - started > args.seconds
+    with run.Session(options, device, [case for _, case in cases]) as session:
+        have = done(filter(Path.exists, map(Path, (args.json, *args.have))), device, session.machine["commit"])
+        left = [(name, case) for name, case in cases[part - 1::parts] if (case.op, str(case)) not in have]
+        print(f"{len(left)} problems to measure, of {len(cases)}")
+        for number, (name, case) in enumerate(left):
+            if number % CHUNK == 0 and not is_over():
+                run.compile_ahead(args.jobs, device, [(case, None) for _, case in left[number:number + CHUNK]], options)
+            if is_over():
+                break
+            options.sustained = args.sustained if case.op not in sustained else 0.0
+            sustained.add(case.op)
+            try:
+                rows = session.rows(name, case, f"[{number + 1}/{len(left)}] {case.op}", keep=told)
+                failed |= any(r["status"] != "ok" and not r["is_peer"] for r in rows)
+            except Exception as error:  # what one problem meets must not end the run
+                failed = True
+                print(f"{case.op} {case}: {type(error).__name__}: {error}", file=sys.stderr)
+    return int(failed)
