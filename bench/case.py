@@ -13,7 +13,7 @@ from dnnkern.host.timing import host_seconds, loop_seconds, race, sustained
 from . import code, roof, sensors
 
 CHOSEN = "chosen"  # in place of an algorithm's name: what get_algorithm answers
-HOPELESS = 30.0  # algorithms predicted to be this many times slower than the best are timed only when asked for
+HOPELESS = 30.0  # what is predicted to be this many times slower than the best is timed only when asked for
 
 
 def names_of(args, op) -> set:
@@ -52,13 +52,15 @@ class CaseBench:
         if self.chosen not in self.estimates:
             found.append(chosen)
             self.estimates[self.chosen] = chosen.seconds(problem, device)
-        if not named and args.random:
-            found += self._drawn(args.random)
+        drawn = self._drawn(args.random) if args.random and not named else []
+        found += drawn
+        drawn = set(map(self._key, drawn))
         if named:
             found = [a for a in found if a.name in named or CHOSEN in named and self._key(a) == self.chosen]
         elif not args.all:
             least = self.estimates[self.predicted]
-            self.hopeless = {key: t / least for key, t in self.estimates.items() if t > HOPELESS * least and key != self.chosen}
+            self.hopeless = {key: t / least for key, t in self.estimates.items() if t > min(args.within, HOPELESS) * least
+                             and key != self.chosen and key not in drawn}
             found = [a for a in found if self._key(a) not in self.hopeless]
         return [Trial(a, problem, device) for a in found if names is None or a.name in names or CHOSEN in names]
 
@@ -76,7 +78,7 @@ class CaseBench:
     def _key(algorithm):
         return algorithm.name, algorithm.config_text
 
-    def rows(self, args, names=None, timed=True, host=True) -> list:
+    def rows(self, args, names=None, timed=True, host="all") -> list:
         """Gate, time, and describe every trial and peer: ours fastest first, then what failed, then the peers.
 
         Parameters
@@ -86,8 +88,8 @@ class CaseBench:
             Of these algorithms and peers alone.
         timed : bool
             Whether they are timed once they have passed the gate.
-        host : bool
-            Whether the host's time is measured too, and the times of `_more`.
+        host : str or None
+            Of which algorithms the host's time is measured too, "all" or "chosen". With it come the times of `_more`.
         """
         trials, clock = self.trials(args, names), self.clock
         with Operands(self.operation, self.problem, self.device) as operands:
@@ -111,7 +113,7 @@ class CaseBench:
             fastest = min((name for name in right if name in times), key=lambda name: times[name].median, default=None)
             more = {}
             if timed and host:
-                more = self._host_times(operands, good, times)
+                more = self._host_times(operands, good, times, host == "all")
                 best = [t for t in good if self._key(t.algorithm) == self.chosen] + [fastest] * (fastest is not None)
                 every = {**ours, **{name: p.contender for name, p in right.items() if p.less is None}}
                 for name in best:
@@ -172,7 +174,7 @@ class CaseBench:
             found["joules"] = (after - before) / calls if before is not None else None
         return found
 
-    def _host_times(self, operands, good, times):
+    def _host_times(self, operands, good, times, every):
         """{algorithm or peer: times of the public call by the host's clock}: on torch's tensors, beside torch's own calls, or on Numba
         arrays. `host_us` with nothing waited for; `eager_us`, of what was chosen, of a loop whose end is.
 
@@ -199,7 +201,7 @@ class CaseBench:
                 found[name]["eager_us"] = 1e6 * loop_seconds(call, synchronize, device_seconds=seconds)
         for trial in good:
             name = trial.algorithm.name
-            if name not in found:
+            if name not in found and (every or name == self.chosen[0]):
                 call = self.case.bind(arrays, algo=name, **self.limits) if hasattr(self.case, "bind") else (
                     lambda: self.case.call(arrays, algo=name, **self.limits))
                 timed(name, call, times[trial].median, name == self.chosen[0])

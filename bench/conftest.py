@@ -82,7 +82,7 @@ class Stage:
             self.roofs = roof.measure_roofs(self.device, self.clock, sorted(units)) if timed else {}
         bench = CaseBench(problem.case, self.device, self.clock, self._peers_of(problem.case.op)[0], self.roofs, limits(self.args))
         try:
-            rows = bench.rows(self.args, self.names[problem], timed=timed, host=False)
+            rows = bench.rows(self.args, self.names[problem], timed=timed, host=None)
         finally:
             release(self.clock)
         return rows, {name: times for (name, _), times in bench.hopeless.items()}, None

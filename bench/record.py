@@ -11,13 +11,14 @@ from pathlib import Path
 
 from dnnkern import dispatch
 from dnnkern.device import SIMULATED
-from dnnkern.host.timing import ROUNDS
 from dnnkern.report.rows import records
 
 from . import drawn, run, shapes
 
 DTYPES = "bfloat16", "float16", "float32", "float8_e4m3fn"
 CHUNK = 96  # problems whose kernels are compiled together
+TURNS = 7
+WITHIN = 3.0  # times the best predicted time: what should take longer is not measured, but for what is drawn at random
 
 
 def parser() -> argparse.ArgumentParser:
@@ -33,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--seconds", type=float, default=None, metavar="S", help="begin no problem later than S seconds after the start")
     p.add_argument("--random", type=int, default=drawn.COUNT, metavar="N",
                    help=f"problems drawn at random, of each operation and dtype (default {drawn.COUNT})")
-    p.add_argument("--turns", type=int, default=ROUNDS, metavar="N", help=f"timed batches of each (default {ROUNDS})")
+    p.add_argument("--turns", type=int, default=TURNS, metavar="N", help=f"timed batches of each (default {TURNS})")
     p.add_argument("--sustained", type=float, default=3.0, metavar="S",
                    help="seconds of sustained load, of each operation's first problem (default 3)")
     p.add_argument("--jobs", type=int, default=1, metavar="N", help="compile in N processes")
@@ -79,12 +80,12 @@ def main(argv=None) -> int:
     part, parts = map(int, args.part.split("/"))
     device = dispatch.device_of(dispatch.current_device())
     started, failed, sustained = time.monotonic(), False, set()
-    options = run.parser().parse_args(["", "--json", args.json, "--configs", "2", "--turns", str(args.turns)])
+    options = run.parser().parse_args(["", "--json", args.json, "--configs", "2", "--within", str(WITHIN), "--turns", str(args.turns)])
     cases = wanted(args)
 
     def is_over():
         return args.seconds is not None and time.monotonic() - started > args.seconds
-    with run.Session(options, device, [case for _, case in cases]) as session:
+    with run.Session(options, device, [case for _, case in cases], host="chosen") as session:
         have = done(filter(Path.exists, map(Path, (args.json, *args.have))), device, session.machine["commit"])
         left = [(name, case) for name, case in cases[part - 1::parts] if (case.op, str(case)) not in have]
         print(f"{len(left)} problems to measure, of {len(cases)}")

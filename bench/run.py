@@ -21,7 +21,7 @@ from dnnkern.host.words import add_notes
 from dnnkern.warming import compile_jobs
 
 from . import drawn, roof, sensors, shapes, table
-from .case import CaseBench, names_of
+from .case import HOPELESS, CaseBench, names_of
 from .machine import machine
 from .peers import peers_of
 
@@ -60,6 +60,8 @@ def add_options(add, *, configurations=3, dtype="float32"):
     add("--heuristic", action="store_true", help="print how much slower than the best measured the estimates' choice is")
     add("--jobs", type=int, default=1, metavar="N", help="compile everything first, in N processes, while the GPU waits")
     add("--all", action="store_true", help="time algorithms too that are predicted to be hopeless")
+    add("--within", type=float, default=HOPELESS, metavar="TIMES",
+        help=f"which are those that should take this many times as long as the best (default {HOPELESS:g}, the most)")
     add("--no-peers", action="store_true", help="dnnkern's algorithms alone")
     add_notes(add)
 
@@ -152,8 +154,8 @@ class Session:
         Rates of the device, measured at the beginning.
     """
 
-    def __init__(self, args, device, cases):
-        self.args, self.device, self.clock = args, device, Clock(device.index)
+    def __init__(self, args, device, cases, host="all"):
+        self.args, self.device, self.host, self.clock = args, device, host, Clock(device.index)
         self._units = sorted({roof.unit_of(case.problem) for case in cases} | {"fma"})
         self.machine, self._readings, self._peers = machine(device), sensors.of(device), {}
         if args.json and str(self.machine["commit"]).endswith("+") and not HOST_MEMORY:
@@ -189,7 +191,7 @@ class Session:
         peers, missing = self.peers(case.op)
         bench = CaseBench(case, self.device, self.clock, peers, self.roofs, limits(self.args), self._readings)
         try:
-            found = [{**row, "set": name} for row in bench.rows(self.args)]
+            found = [{**row, "set": name} for row in bench.rows(self.args, host=self.host)]
         finally:
             release(self.clock)
         for row in found:

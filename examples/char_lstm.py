@@ -43,8 +43,9 @@ def uniform(shape, bound=H ** -0.5):
     return rng.uniform(-bound, bound, shape).astype(np.float32)
 
 
-weights = np.asarray(spec.pack({m.name: uniform(m.shape) for m in spec.matrices}))
-params = [cuda.to_device(p) for p in (rng.standard_normal((V, E)).astype(np.float32), weights, uniform((H, V)), np.zeros(V, np.float32))]
+weights = spec.pack({m.name: cuda.to_device(uniform(m.shape)) for m in spec.matrices})
+table, w, b = map(cuda.to_device, (rng.standard_normal((V, E)).astype(np.float32), uniform((H, V)), np.zeros(V, np.float32)))
+params = [table, weights, w, b]
 moments = [[cuda.to_device(np.zeros(p.shape, np.float32)) for p in params] for _ in range(2)]
 
 

@@ -67,14 +67,14 @@ print(f"any algorithm within 0 bytes: error {np.abs(y.copy_to_host() - expected)
 # another one. `dispatch.prefer` is a wish for a block of code, `DNNKERN_PREFER` one for a process.
 
 # %%
-x, w = rng.standard_normal((1, 4, 8, 8)).astype(np.float32), rng.standard_normal((4, 4, 3, 3)).astype(np.float32)
+x, w = (cuda.to_device(rng.standard_normal(shape).astype(np.float32)) for shape in ((1, 4, 8, 8), (4, 4, 3, 3)))
 conv = dnnkern.problem("conv_fwd", x=x, w=w, padding=1)
 able = [c.algo for c in dispatch.explain("conv_fwd", conv, exclude=Note.WINOGRAD | Note.FFT) if c.reason is None]
 print("without Winograd and FFT:", ", ".join(sorted(able)))
 with dispatch.prefer("direct"):
     print("preferred:", dispatch.get_algorithm("conv_fwd", conv).name)
 try:
-    dnnkern.conv_fwd(cuda.to_device(x), cuda.to_device(w), padding=1, algo="fft", exclude=Note.FFT)
+    dnnkern.conv_fwd(x, w, padding=1, algo="fft", exclude=Note.FFT)
 except dnnkern.NotSupported as refused:
     print(refused)
 

@@ -101,7 +101,8 @@ def test_example(name):
             pytest.skip("wgmma is Hopper's")
     small = SIMULATED and name in IN_SIMULATOR
     words = *RUN.get(name, ()), f"examples/{name}", *(("2",) if small else SIZES.get(name, ()))
-    environment = {**ENVIRONMENT, "NUMBA_ENABLE_CUDASIM": "0", "DNNKERN_DEVICE": "cpu"} if name in RUN else ENVIRONMENT
+    environment = {**ENVIRONMENT, "NUMBA_ENABLE_CUDASIM": "0", "DNNKERN_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": ""} if name in RUN else (
+        ENVIRONMENT)  # with PyTorch seeing no GPU either
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=ROOT, env=environment, timeout=120,
                           input=TYPED.get(name, ""))
     assert done.returncode == 0, done.stderr
