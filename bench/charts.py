@@ -8,7 +8,7 @@ Of a problem counts what `get_algorithm` answered, measured last. One chart is o
 import collections
 from pathlib import Path
 
-from dnnkern.report.rows import bound, chosen, family, quartiles
+from dnnkern.report.rows import bound, chosen, family, quartiles, recorded
 
 # Okabe and Ito's colours, which colour-blind people tell apart; on dark pages their lighter ones.
 THEMES = {"light": dict(page="#ffffff", text="#1f2328", faint="#8c959f", colors=("#0072B2", "#D55E00", "#767676")),
@@ -23,13 +23,14 @@ STEADY = 1.35  # longest turn over shortest: what a busy host adds is not the pr
 
 
 def on_device(rows, device=None) -> list:
-    """Rows of one device: of the one with most of them if none is named.
+    """Rows of one device: of the one with most of them if none is named; of a record where there is one.
 
     Raises
     ------
     ValueError
         There is no row of it.
     """
+    rows = recorded(rows)
     counts = collections.Counter(r["machine"]["device"] for r in rows)
     if not counts or device and device not in counts:
         raise ValueError(f"charts: no rows{f' of {device!r}' * bool(device)}; there are some of {', '.join(counts) or 'no device'}")

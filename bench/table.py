@@ -2,7 +2,8 @@
 from dnnkern import _table
 from dnnkern.report.rows import geomean, regret, timed
 
-HEAD = ("", "algorithm", "configuration", "time µs", "IQR %", "TFLOP/s", "GB/s", "roof %", "x peer", "host µs", "workspace", "notes")
+HEAD = ("", "algorithm", "configuration", "time µs", "IQR %", "TFLOP/s", "GB/s", "roof %", "x peer", "host µs", "eager µs", "warm µs",
+        "sustained µs", "mJ", "workspace", "notes")
 RIGHT = range(3, len(HEAD) - 1)
 
 
@@ -59,13 +60,14 @@ def roof_lines(roofs) -> list[str]:
 
 def cells(row) -> list[str]:
     """A row's texts under `HEAD`."""
-    last = [_table.bytes_text(row["workspace"] or None) or "", ",".join(row["notes"])]
+    last = [_table.bytes_text(row["workspace"] or None) or "", ", ".join([",".join(row["notes"]), *row.get("marks", ())]).strip(", ")]
     if row["status"] != "ok":
         word = row["status"].split(":")[0]
-        return [mark(row), row["algo"], row["config"], word] + [""] * 6 + last
+        return [mark(row), row["algo"], row["config"], word] + [""] * 10 + last
     return [mark(row), row["algo"], row["config"], f"{row['time_us']:.2f}", f"{100 * row['iqr_us'] / row['time_us']:.1f}",
             _number(row["tflops"], 1), _number(row["gbs"], 0), _number(row["roof"], 1, 100), _number(row["ratio"], 3),
-            _number(row["host_us"], 1), *last]
+            _number(row["host_us"], 1), _number(row.get("eager_us"), 1), _number(row.get("warm_us"), 2),
+            _number(row.get("sustained_us"), 2), _number(row.get("joules"), 2, 1e3), *last]
 
 
 def _number(value, digits, scale=1):

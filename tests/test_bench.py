@@ -108,9 +108,12 @@ def test_a_wrong_row_has_a_word_and_no_number():
 
 
 def test_cells():
-    cells = dict(zip(table.HEAD, table.cells(ROWS[1])))
+    more = {"eager_us": 12.5, "warm_us": 9.0, "sustained_us": 16.0, "joules": 7.5e-4, "marks": ["power cap"]}
+    cells = dict(zip(table.HEAD, table.cells({**ROWS[1], **more})))
     assert cells == {"": "*~", "algorithm": "slow", "configuration": "", "time µs": "15.00", "IQR %": "2.0", "TFLOP/s": "66.7",
-                     "GB/s": "100", "roof %": "50.0", "x peer": "1.333", "host µs": "6.0", "workspace": "3.0 MiB", "notes": "TENSOR_CORE"}
+                     "GB/s": "100", "roof %": "50.0", "x peer": "1.333",
+                     "host µs": "6.0", "eager µs": "12.5", "warm µs": "9.00", "sustained µs": "16.00",
+                     "mJ": "0.75", "workspace": "3.0 MiB", "notes": "TENSOR_CORE, power cap"}
     assert table.cells(ROWS[3])[0] == "peer"
 
 

@@ -9,13 +9,14 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(pathlib.Path(__file__).parent)]
 import site_drawings  # noqa: E402
-from bench import charts, report, table  # noqa: E402
+from bench import charts, code, report, table  # noqa: E402
 
 from dnnkern import dispatch  # noqa: E402
 from dnnkern.report import rows as measured  # noqa: E402
 
 CARDS = {"sm_75": ("Turing", "T4, RTX 20"), "sm_80": ("Ampere", "A100"), "sm_89": ("Ada", "L4, L40S, RTX 40"),
          "sm_90a": ("Hopper", "H100, H200"), "sm_100a": ("Blackwell", "B200"), "sm_120a": ("Blackwell", "RTX 50")}
+PROBLEM_HEAD = "problem", "chosen", "µs", "rate", "of the roof", "x peer", "peer", "in a loop, µs", "marks", "measured"
 GRAPH_GROUPS = {"pointwise": "pointwise", "product": "products", "norm": "normalizations", "norm_backward": "normalizations",
                 "reduce": "reductions", "shape": "shapes", "attention": "attention", "attention_fp8": "attention", "rope": "attention",
                 "quantize": "block scaling", "moe": "experts, random numbers", "resample": "others"}
@@ -150,9 +151,10 @@ def problems():
             rate = f"{row['tflops']:.4g} TFLOP/s" if measured.bound(row) == "arithmetic" else f"{row['gbs']:.4g} GB/s"
             lines.append((f"`{row['op']}` {row['problem']}", f"`{row['algo']}`", f"{row['time_us']:.4g}", rate,
                           f"{100 * row['roof']:.0f} %" if row["roof"] else "", f"{row['ratio']:.2f}" if row["ratio"] else "",
-                          peer["algo"] if peer and row["ratio"] else "", dates([row])))
+                          peer["algo"] if peer and row["ratio"] else "", f"{row['eager_us']:.4g}" if row.get("eager_us") else "",
+                          ", ".join([*row.get("marks", ()), *["stale"] * code.is_stale(row)]), dates([row])))
         if lines:
-            text = markdown(("problem", "chosen", "µs", "rate", "of the roof", "x peer", "peer", "measured"), lines, {2, 3, 4, 5})
+            text = markdown(PROBLEM_HEAD, lines, {2, 3, 4, 5, 7})
             body = "\n".join(f"    {line}" for line in text.splitlines())
             parts.append(f'??? note "{name[0].upper()}{name[1:]}: {len(lines)} problems"\n\n{body}')
     return "\n\n".join(parts)

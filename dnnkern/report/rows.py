@@ -10,7 +10,8 @@ SCHEMA = 1
 # Of a measured algorithm.
 FIELDS = {"machine", "op", "problem", "algo", "config", "status", "time_us", "is_peer", "chosen", "ratio", "roof"}
 TEXTS = "op", "problem", "algo", "config", "status"
-NUMBERS = "time_us", "iqr_us", "tflops", "gbs", "roof", "ratio", "host_us", "estimate_us", "workspace"
+NUMBERS = ("time_us", "iqr_us", "tflops", "gbs", "roof", "ratio", "host_us", "estimate_us", "workspace", "warm_us", "eager_us",
+           "sustained_us", "joules")
 FAMILIES = {
     "matrix products": r"matmul|grouped_matmul.*", "convolution": r"(fused_)?conv_.*|im2col|col2im", "attention": r"sdpa_.*|rope_.*",
     "recurrent networks": r"rnn_.*", "normalisation": r".*norm_(train_)?(fwd|infer|merge)|.*norm_bwd.*|lrn_.*", "softmax": r"softmax_.*",
@@ -103,6 +104,12 @@ def read(paths) -> list:
         As `records`.
     """
     return latest(records(paths))
+
+
+def recorded(rows) -> list:
+    """Rows of a record of everything (``bench record``) where there is one, else all; of trees without changes alone."""
+    clean = [r for r in rows if not str(r["machine"].get("commit")).endswith("+")]
+    return [r for r in clean if r.get("set")] or clean
 
 
 def date(row) -> str:
