@@ -4,7 +4,8 @@ The same program takes turns with and without overrides, in one process. Before 
 (`dnnkern.recording`), a first run of it has to give PyTorch's results, and a second the same bits. Without a GPU it is small.
 
 With ``--convert`` layers are swapped (`dnnkern.torch.convert`) instead of operators overridden. ``--losses 200`` trains instead of
-timing: with PyTorch, with PyTorch and other orders of additions, and with this library.
+timing: with PyTorch, with PyTorch and other orders of additions, and with this library. ``--minutes 9`` trains that long without a pause,
+and a third of it with PyTorch: what becomes of the step's time and of the memory, and the energy of a step.
 """
 import argparse
 import contextlib
@@ -20,11 +21,13 @@ from dnnkern import _table, dispatch
 from dnnkern.device import HOST_MEMORY
 from dnnkern.host.paths import plain
 
+from . import sensors
 from .machine import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS, WARM = 0.2, 0.5  # of one turn, and before it: what is repeated is launched as graphs from the 17th time on
 TOP = 12  # kernels that a row names
+WINDOWS = 54  # of a long training, ten seconds of nine minutes each
 SHUFFLES = 3  # orders of a batch's samples whose losses are compared
 TOLERANCE = 3e-2  # of the first losses, relative: they are computed in 16 bits
 
@@ -48,13 +51,13 @@ def main(argv) -> int:
     rows = []
     for name in names:
         try:
-            row = (trained if args.losses else measured)(name, args)
+            row = (trained if args.losses else endured if args.minutes else measured)(name, args)
         except Exception as error:
             if args.raises:
                 raise
             row = {"op": "torch", "problem": name, "status": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
         rows.append(row)
-        shown = "ours_ms", "eager_ms", "of_eager", "share", "difference", "spread"
+        shown = "ours_ms", "eager_ms", "of_eager", "share", "difference", "spread", "drift", "growth", "joules_of_eager"
         numbers = (f"{what} {row[what]:.3g}" for what in shown if what in row)
         print(f"{name}: {row['status']}", *numbers, flush=True)
         if args.json:
@@ -63,7 +66,7 @@ def main(argv) -> int:
         gc.collect()
         if not HOST_MEMORY:
             torch.cuda.empty_cache()
-    if not args.losses:
+    if not (args.losses or args.minutes):
         show(rows)
     return int(any(row["status"] != "ok" for row in rows))
 
@@ -80,6 +83,7 @@ def parser(sets):
     p.add_argument("--kernels", action="store_true", help="print the kernels that took longest")
     p.add_argument("--convert", action="store_true", help="swap layers instead of overriding operators")
     p.add_argument("--losses", type=int, metavar="N", help="compare the losses of N steps instead of timing")
+    p.add_argument("--minutes", type=float, metavar="N", help="train N minutes without a pause instead, and a third of it with PyTorch")
     p.add_argument("--first", action="store_true", help="only run one step, and print what a process that finds its kernels waits for")
     p.add_argument("--raises", action="store_true", help="let what fails raise")
     p.add_argument("--json", metavar="FILE", help="append the rows as JSON lines")
@@ -174,6 +178,20 @@ class Bench:
         enqueued = time.perf_counter() - started
         self.wait()
         return 1e3 * (time.perf_counter() - started) / steps, 1e3 * enqueued / steps
+
+    def endure(self, program, seconds, readings):
+        """Step without a pause: [(milliseconds a step, bytes allocated, MHz)] of `WINDOWS` windows, and joules a step, None if not
+        known."""
+        found, count, steps = [], 0, 1
+        self.turn(program, 3)
+        before, started = readings.joules(), time.perf_counter()
+        while time.perf_counter() - started < seconds:
+            ms, _ = self.turn(program, steps)
+            count += steps
+            steps = max(1, round(1e3 * seconds / WINDOWS / ms))
+            found.append((ms, 0 if HOST_MEMORY else self.torch.cuda.memory_allocated(), readings.read()["sm_mhz"]))
+        after = readings.joules()
+        return found, None if before is None else (after - before) / count
 
     def kernels(self, program):
         """[(name, milliseconds a step, calls a step)] of kernels, the longest first, and {operator: milliseconds a step}; empty without a
@@ -281,6 +299,21 @@ def trained(name, args):
             bench.compiled()
             return bench.results(args.losses, bench.ours)[0]
     return {"op": "torch", "problem": name, "ops": args.ops, **losses_beside(bench, ours=ours)}
+
+
+def endured(name, args):
+    """A row: what becomes of a step's time and of the memory in a long training, and the energy of a step, beside PyTorch's."""
+    bench, readings = Bench(name, args), sensors.of(dispatch.device_of(dispatch.current_device()))
+    with bench.overrides():
+        bench.compiled()
+        ours, joules = bench.endure(bench.ours(), 60 * args.minutes, readings)
+    eager, eager_joules = bench.endure(bench.made(), 20 * args.minutes, readings)
+    times, first = [ms for ms, _, _ in ours], len(ours) // max(1, round(args.minutes))  # which are the first minute's
+    late = times[first:] or times
+    row = {"op": "torch", "problem": name, "ops": args.ops, "status": "ok", "minutes": args.minutes, "windows": ours,
+           "eager_windows": eager, "ours_ms": statistics.median(times), "eager_ms": statistics.median(ms for ms, _, _ in eager),
+           "drift": max(late) / min(late) - 1, "growth": ours[-1][1] - ours[min(1, len(ours) - 1)][1]}
+    return row if joules is None else {**row, "joules": joules, "eager_joules": eager_joules, "joules_of_eager": joules / eager_joules}
 
 
 def losses_beside(bench, **ways):

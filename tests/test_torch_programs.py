@@ -1,4 +1,6 @@
 """The programs of ``python -m dnnkern bench torch``, small: a ResNet, ConvNeXt, GPT, a block of a Llama, an LSTM and a 3-D U-Net."""
+import json
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -36,3 +38,15 @@ def test_a_program_trains_as_on_pytorch(name):
     assert {row.op for row in rows if row.ours} >= PARTS[name]
     assert torch.equal(ours, again)
     assert (ours - theirs).abs().max() <= 2e-2 * theirs.abs().max() and ours[-1] < ours[0]
+
+
+@pytest.mark.sized
+@pytest.mark.skipif(SIMULATED, reason="takes minutes in the simulator")
+def test_a_long_training_says_what_becomes_of_it(tmp_path, capsys):
+    from bench import programs
+    assert programs.main(["--set", "gpt2-train-16", "--minutes", "0.02", "--json", str(tmp_path / "rows.jsonl")]) == 0
+    row = json.loads((tmp_path / "rows.jsonl").read_text())
+    times = [ms for ms, _, _ in row["windows"]]
+    assert "drift" in capsys.readouterr().out and row["status"] == "ok" and row["minutes"] == 0.02
+    assert min(times) <= row["ours_ms"] <= max(times) and row["drift"] >= 0 and sum(times) > 0 and row["eager_ms"] > 0
+    assert ("joules" in row) is not HOST_MEMORY
