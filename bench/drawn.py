@@ -11,7 +11,7 @@ import re
 from . import shapes
 
 SET = "random"
-COUNT = 6           # of each operation and dtype
+COUNT = 4           # of each operation and dtype
 LEAST = 8           # sizes below are no sizes of tensors
 MOST_BYTES, MOST_FLOPS = 1 << 30, 4e12
 _TRIES = 60         # of each case

@@ -42,19 +42,18 @@ def parser() -> argparse.ArgumentParser:
 
 
 def wanted(args) -> list:
-    """(set, case) of all that the arguments ask for: the first ones of all sets, then the second ones; each case once."""
+    """(set, case) of all that the arguments ask for: the first ones of all sets, dtype by dtype, then the second ones; each case once."""
     if SIMULATED:
         return [("tiny", shapes.tiny(op)) for op in (args.ops.split(",") if args.ops else shapes.operations())]
-    columns = []
-    for op in args.ops.split(",") if args.ops else shapes.operations():
-        module = shapes.of(op)
-        dtypes = [d for d in args.dtype.split(",") if d in module.DTYPES] or [module.DTYPES[0]]
-        for dtype in dtypes:
-            columns += [(name, module.cases(name, (dtype,))[:args.first]) for name in module.SETS]
-            columns.append((drawn.SET, drawn.cases(op, (dtype,), args.random)))
-    longest = max((len(cases) for _, cases in columns), default=0)
-    found = {}
-    for k in range(longest):
+    dtypes, columns, found = args.dtype.split(","), [], {}
+    for wished in dtypes:
+        for op in args.ops.split(",") if args.ops else shapes.operations():
+            module = shapes.of(op)
+            dtype = wished if set(dtypes) & set(module.DTYPES) else module.DTYPES[0]  # of an operation that has none of them
+            if dtype in module.DTYPES:
+                columns += [(name, module.cases(name, (dtype,))[:args.first]) for name in module.SETS]
+                columns.append((drawn.SET, drawn.cases(op, (dtype,), args.random)))
+    for k in range(max((len(cases) for _, cases in columns), default=0)):
         for name, cases in columns:
             if k < len(cases):
                 found.setdefault((cases[k].op, str(cases[k])), (name, cases[k]))
