@@ -3,6 +3,8 @@ import dataclasses
 import itertools
 import json
 import math
+import pathlib
+import sys
 import types
 
 import pytest
@@ -12,6 +14,7 @@ from dnnkern.device import SIMULATED
 from dnnkern.find import Trial
 from dnnkern.host import timing
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / ".ci" / "docs"))
 run = _bench.load()  # makes the folder bench/ importable, wherever pytest was started
 from bench import case as measured  # noqa: E402
 from bench import code, drawn, fit, record, sensors, shapes  # noqa: E402
@@ -186,6 +189,20 @@ def test_a_row_is_stale_when_something_else_would_run(simulated):
     finally:
         dispatch.unregister(better)
     assert not code.is_stale(row)
+
+
+def test_a_page_shows_marks_and_stale_rows(monkeypatch, simulated):
+    """Three rows of the same page: one of what would run now, one of another kernel, one whose run met a power cap."""
+    site = pytest.importorskip("site_tables")
+    fresh = {**chosen_row(), "problem": "fresh", "status": "ok", "is_peer": False, "chosen": True, "time_us": 10.0, "tflops": 1.0,
+             "gbs": 100.0, "roof": 0.5, "ratio": 1.5, "roofs": {"copy": 1e12}, "eager_us": 12.5, "marks": [], "set": "rows"}
+    fresh["machine"].update(commit="0123abcd", date="2026-01-02T03:04:05")
+    rows = [fresh, {**fresh, "problem": "older", "code": "0"}, {**fresh, "problem": "capped", "marks": ["power cap"]},
+            {**fresh, "problem": "changed", "machine": {**fresh["machine"], "commit": "0123abcd+"}}]
+    monkeypatch.setattr(site, "rows", lambda: rows)
+    cells = {line.split("|")[1].split()[1]: [cell.strip() for cell in line.split("|")[8:10]] for line in site.problems().splitlines()
+             if "softmax_fwd" in line}
+    assert cells == {"fresh": ["12.5", ""], "older": ["12.5", "stale"], "capped": ["12.5", "power cap"]}
 
 
 # ---- drawn problems
