@@ -276,14 +276,20 @@ def loop_seconds(call, synchronize, *, device_seconds=0.0, limit=20e-3, repeats=
     """
     calls = _calls(limit, max(device_seconds, 5e-6))
     call()
+    return _loops(call, synchronize, calls, repeats, is_waited_for=True)
+
+
+def _loops(call, synchronize, calls, repeats, is_waited_for):
     found = []
     for _ in range(repeats):
         synchronize()
         start = time.perf_counter()
         for _ in range(calls):
             call()
-        synchronize()
+        if is_waited_for:
+            synchronize()
         found.append((time.perf_counter() - start) / calls)
+    synchronize()
     return statistics.median(found)
 
 
@@ -304,12 +310,4 @@ def host_seconds(call, synchronize, *, device_seconds=0.0, calls=200, repeats=15
         return None
     for _ in range(min(calls, 50)):  # the first calls find cold caches
         call()
-    found = []
-    for _ in range(repeats):
-        synchronize()
-        start = time.perf_counter()
-        for _ in range(calls):
-            call()
-        found.append((time.perf_counter() - start) / calls)
-    synchronize()
-    return statistics.median(found)
+    return _loops(call, synchronize, calls, repeats, is_waited_for=False)
