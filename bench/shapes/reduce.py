@@ -6,6 +6,7 @@ _SHAPES = shapes("reduce", {
     "rows": tuple(f"{2 ** 27 // n}x{n} {{}} add 1" for n in (64, 256, 1024, 4096, 16384, 65536)),
     "columns": tuple(f"{rows}x{2 ** 27 // rows} {{}} add 0" for rows in (16, 256, 4096, 32768, 131072)),
     "sizes": tuple(f"{4 ** k}x4096 {{}} add 1" for k in range(2, 9)),
+    "huge": tuple(f"{rows}x4096 {{}} add 1" for rows in (2 ** 18, 2 ** 20, 2 ** 23)) + ("12207031x4096 {} add 1  # 100 GB in 16 bits",),
     "all": ("134217728 {} add", "1048576 {} add", "134217728 {} norm2", "134217727 {} amax  # of any length"),
     "channels": ("64x256x56x56 {} avg 0,2,3", "64x512x7x7 {} avg 0,2,3", "64x2048x7x7 {} avg 2,3  # a global average",
                  "64x56x56x256 {} avg 0,1,2"),
