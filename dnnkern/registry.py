@@ -20,9 +20,10 @@ from .host.suggest import nearest
 PACKAGE = Path(__file__).resolve().parent
 
 # What operations are called in BLAS and in PyTorch.
-ELSEWHERE = {"matmul": "gemm mm bmm addmm baddbmm linear dense", "conv_fwd": "conv1d conv2d conv3d convolution", "sdpa_fwd": "attention mha",
-             "activation_fwd": "relu gelu silu swish elu sigmoid tanh mish", "rnn_fwd": "lstm gru", "reduce": "sum mean prod amax amin norm",
-             "binary": "add sub mul div maximum minimum", "unary": "exp log sqrt rsqrt abs neg", "concat": "cat stack"}
+ELSEWHERE = {"matmul": "gemm mm bmm addmm baddbmm linear dense", "conv_fwd": "conv1d conv2d conv3d convolution",
+             "sdpa_fwd": "attention mha", "activation_fwd": "relu gelu silu swish elu sigmoid tanh mish", "rnn_fwd": "lstm gru",
+             "reduce": "sum mean prod amax amin norm", "binary": "add sub mul div maximum minimum",
+             "unary": "exp log sqrt rsqrt abs neg", "concat": "cat stack"}
 
 _registry: dict[str, dict[str, Algorithm]] = {}
 _discovered: set[str] = set()

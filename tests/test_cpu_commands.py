@@ -317,8 +317,8 @@ def test_the_version(capsys):
     assert stop.value.code == 0 and capsys.readouterr().out == f"dnnkern {dnnkern.__version__}\n"
 
 
-@pytest.mark.parametrize("words", ["explain softmax_fwd 0x10 f32", "explain matmul 0x64x64 f32 --arch sm_90a", "find max_pool_fwd x=0x3x8x8:f32 window=2",
-                                   "check conv_fwd x=0x3x8x8:f32 w=4x3x3x3"])
+@pytest.mark.parametrize("words", ["explain softmax_fwd 0x10 f32", "explain matmul 0x64x64 f32 --arch sm_90a",
+                                   "find max_pool_fwd x=0x3x8x8:f32 window=2", "check conv_fwd x=0x3x8x8:f32 w=4x3x3x3"])
 def test_a_problem_without_elements(words, capsys):
     code, got = run(capsys, words)
     assert code == 0 and got.out.endswith(" has no elements: nothing runs\n") and got.err == ""

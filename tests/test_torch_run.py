@@ -156,7 +156,8 @@ def test_a_program_is_warmed(tmp_path):
     (["--ops", "convolutin", __file__], "enable: ops has 'convolutin', which is no operator"),
     (["--ops", "mm"], "arguments are required: program"),
     (["nowhere.py"], "run: there is no file 'nowhere.py'; expected a program, or -m and the name of a module"),
-    ([str(ROOT / "docs")], "run: can't find '__main__' module in "), (["-m", "nowhere"], "run: No module named nowhere; expected a program"),
+    ([str(ROOT / "docs")], "run: can't find '__main__' module in "),
+    (["-m", "nowhere"], "run: No module named nowhere; expected a program, or -m and"),
     (["--raport", "x.py"], "run: unrecognized arguments: --raport; did you mean '--report'?")])
 def test_bad_words(words, text):
     process = run(*words)

@@ -57,7 +57,7 @@ def check_indices(operation, bound, operands, stream):
 
 
 def check_outputs(bound, operands, results, stream):
-    """Raise `CheckFailed` if a float output holds NaN or infinity, after printing which operands do, and a command that repeats the call."""
+    """Raise `CheckFailed` if a float output holds NaN or infinity, after printing which operands do, and a command for this one call."""
     wait(stream)
     for k, result in enumerate(results):
         bad, values = _not_finite(result)
