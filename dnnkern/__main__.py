@@ -282,7 +282,7 @@ def make_parser():
     """The parser of everything but the problems' own words, and the parsers of the commands that take problems."""
     parser = Parser(prog=program(), description="Deep-learning primitives as Numba CUDA kernels.",
                     epilog="`%(prog)s COMMAND --help` has a command's options and an example.")
-    parser.add_argument("--version", action="version", version=f"dnnkern {__version__}")
+    parser.add_argument("--version", action="version", version=f"dnnkern {__version__}", help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="command")
     with_problem = {}
 

@@ -4,6 +4,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 
 import pytest
@@ -103,6 +104,23 @@ def test_devices_that_stand_for_the_processor(tmp_path):
         assert layer.to(torch.float64).weight.dtype == x.to(torch.float64).dtype == torch.float64 and x.to(x).dtype == torch.float32
         assert torch.full((2,), 1)[1] == 1
     assert before == (torch.load, torch.nn.Module.to, torch.cuda.set_device)
+
+
+def test_a_program_that_measures_by_events():
+    before = torch.cuda.Event, torch.cuda.current_device
+    with cuda_is_cpu():
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        with pytest.raises(RuntimeError, match="has not been recorded"):
+            begin.elapsed_time(end)
+        begin.record()
+        time.sleep(0.02)
+        end.record(None)
+        end.synchronize()
+        assert 20 <= begin.elapsed_time(end) < 2000 and end.query()
+        torch.cuda.reset_peak_memory_stats()
+        from dnnkern.host.device import current_device, device
+        assert torch.cuda.current_device() == 0 and torch.cuda.get_device_name(0) == device(current_device()).name
+    assert before == (torch.cuda.Event, torch.cuda.current_device)
 
 
 @pytest.mark.always
