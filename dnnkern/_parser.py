@@ -31,7 +31,8 @@ class Parser(argparse.ArgumentParser):
         choice = re.fullmatch(r"(.*invalid choice: '(.*)') \(choose from (.*)\)", message, re.DOTALL)
         if choice:
             from .host.suggest import nearest
-            message = choice[1] + (nearest(choice[2], re.findall(r"[\w-]+", choice[3])) or f"; expected one of {choice[3]}")
+            known = re.findall(r"[\w-]+", choice[3])  # quoted or not, as Python's version has it
+            message = choice[1] + (nearest(choice[2], known) or f"; expected one of {', '.join(known)}")
         print(f"{self.prog}: {message}", file=sys.stderr)
         raise SystemExit(USAGE_ERROR)
 

@@ -107,7 +107,7 @@ def test_check_takes_the_command_that_dnnkern_check_prints(words, capsys, simula
     ("list convfwd", "unknown operation 'convfwd'; did you mean 'conv_fwd'"),
     ("explain relu 3x4 f32", "unknown operation 'relu'; did you mean 'activation_fwd'?"),
     ("explain GEMM 3x4 f32", "unknown operation 'GEMM'; did you mean 'matmul'?"),
-    ("frobnicate", "invalid choice: 'frobnicate'; expected one of 'run', "),
+    ("frobnicate", "invalid choice: 'frobnicate'; expected one of run, onnx, "),
     ("explian matmul", "invalid choice: 'explian'; did you mean 'explain'?"),
     ("cache cleer", "invalid choice: 'cleer'; did you mean 'clear'?"),
     ("devices --qiet", "dnnkern devices: unrecognized arguments: --qiet; did you mean '--quiet'?"),

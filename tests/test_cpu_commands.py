@@ -293,7 +293,7 @@ def test_a_problem_that_nothing_can_solve_is_code_1(capsys, monkeypatch):
 
 @pytest.mark.parametrize("words, part", [
     ("devices --jsn", "unrecognized arguments: --jsn"), ("cache clear cubins", "there is no part 'cubins'; did you mean 'cubin'"),
-    ("cache show cubin", "'cubin' is not expected"), ("cache wipe", "invalid choice: 'wipe'; expected one of 'show', "),
+    ("cache show cubin", "'cubin' is not expected"), ("cache wipe", "invalid choice: 'wipe'; expected one of show, clear, "),
     ("cache import a b", "several files are given"), ("list nothing --json", "unknown operation 'nothing'"),
     ("explain matmul 3x4 f32 --json", "'3x4' is not MxNxK"),
     ("pack --arch sm_90a --out .", "--out .: it is a folder"),
