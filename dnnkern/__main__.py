@@ -5,6 +5,7 @@ import os
 import sys
 import warnings
 
+from . import __version__
 from ._output import FAILED, add_outputs, document, guarded
 from ._parser import USAGE_ERROR, Parser, program
 from ._table import bytes_text, progress, say, show, silenced, time_text
@@ -36,7 +37,7 @@ def devices(arguments):
     for d in known:
         rows.append((d.index, d.name, d.arch, d.sms, f"{d.clock_hz / 1e6:.0f}", f"{d.memory / 2**30:.1f}", f"{d.bandwidth / 1e9:.0f}",
                      f"{d.fp32_rate / 1e12:.3g}", f"{d.l2_bytes / 2**20:.1f}", f"{d.shared_per_block / 2**10:.0f}"))
-    show(("", "name", "arch", "SMs", "clock (MHz)", "memory (GiB)", "bandwidth (GB/s)", "fp32 (TFLOP/s)", "L2 (MiB)",
+    show(("index", "name", "arch", "SMs", "clock (MHz)", "memory (GiB)", "bandwidth (GB/s)", "fp32 (TFLOP/s)", "L2 (MiB)",
           "shared (KiB)"), rows)
     if SIMULATED:
         say("\nNo GPU is used: kernels run in the simulator, which assumes an H200, so that dispatch predicts what it would choose there.")
@@ -67,6 +68,11 @@ def explain(arguments):
     from . import dispatch
     from .preference import DEVICE, VARIABLE
     problem, device = arguments.make(arguments), _device(arguments.arch)
+    if problem.is_empty:
+        if arguments.json:
+            document("explain", **_about(problem, device), chosen=None, why=None, algorithms=[])
+        say(f"{problem} has no elements: nothing runs")
+        return 0
     limits = {"workspace_limit": arguments.workspace_limit, "allow": arguments.allow, "exclude": arguments.exclude}
     preferred = dispatch.preference() or DEVICE
     with progress("asking the algorithms"):
@@ -167,7 +173,7 @@ def _about(problem, device=None):
 
 
 def run_program(arguments):
-    """Run a PyTorch program, as it is, on this library's kernels."""
+    """Run a program of PyTorch, Keras or JAX, as it is, on this library's kernels."""
     from ._run import main
     return main(arguments)
 
@@ -259,14 +265,24 @@ def _parse_problem(parser, arguments):
     words, make, from_record = words_parser(parser, arguments.command, arguments.op)
     if arguments.words and arguments.words[0].startswith("{"):
         words = empty_parser(parser, arguments.command, arguments.op)
-        words.add_argument("record", type=json.loads)
+        words.add_argument("record", type=_record)
         return words.parse_args(arguments.words, argparse.Namespace(**given, make=lambda words: from_record(words.record)))
     return words.parse_args(arguments.words, argparse.Namespace(**given, make=make))
 
 
+def _record(text):
+    """A problem's record of JSON."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"invalid JSON: {error}") from None
+
+
 def make_parser():
     """The parser of everything but the problems' own words, and the parsers of the commands that take problems."""
-    parser = Parser(prog=program(), description="Deep-learning primitives as Numba CUDA kernels.")
+    parser = Parser(prog=program(), description="Deep-learning primitives as Numba CUDA kernels.",
+                    epilog="`%(prog)s COMMAND --help` has a command's options and an example.")
+    parser.add_argument("--version", action="version", version=f"dnnkern {__version__}", help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="command")
     with_problem = {}
 
@@ -281,7 +297,7 @@ def make_parser():
     command = add("run", run_program)
     command.description = _run.HELP
     _run.add_arguments(command.add_argument)
-    command.add_argument("words", nargs=argparse.REMAINDER, help="the program's arguments")
+    command.add_argument("words", nargs=argparse.REMAINDER, help="the program's arguments").required = False
     from . import _onnx
     command = add("onnx", onnx)
     command.description = _onnx.HELP
@@ -294,11 +310,12 @@ def make_parser():
     for name, run in (("explain", explain), ("find", find), ("trace", trace)):
         with_problem[name] = add(name, run)
         add_outputs(with_problem[name].add_argument)
-        with_problem[name].add_argument("op", help="an operation, such as matmul; `%(prog)s matmul --help` describes its problems"
+        with_problem[name].add_argument("op", help="an operation, such as matmul; `%(prog)s matmul --help` has its problems, and more "
+                                        "options"
                                         ).completer = _completion.operation_words
-        with_problem[name].add_argument("words", nargs=argparse.REMAINDER, help="the problem: a call's arguments, a=4096x4096:bf16 "
-                                        "b=4096x4096 activation=gelu, or in short, 4096x4096x4096 bf16 --activation gelu"
-                                        ).completer = _completion.problem_words
+        words = with_problem[name].add_argument("words", nargs=argparse.REMAINDER, help="the problem: a call's arguments, a=4096x4096:bf16 "
+                                                "b=4096x4096 activation=gelu, or in short, 4096x4096x4096 bf16 --activation gelu")
+        words.completer, words.required = _completion.problem_words, False  # what a problem lacks its own parser says
     from ._trace import HELP
     with_problem["trace"].description = HELP
     from ._warm import HELP, add_arguments
@@ -368,14 +385,17 @@ def _main(argv):
         return _fail(error)
     except RuntimeError as error:
         from .dispatch import NotSupported
+        from .host.driver import NoDriver
         if isinstance(error, NotSupported):
             return _fail(error)
+        if isinstance(error, NoDriver):
+            return _fail(error, FAILED)
         raise
 
 
-def _fail(error):
+def _fail(error, code=USAGE_ERROR):
     print(f"{program()}: {error}", file=sys.stderr)
-    return USAGE_ERROR
+    return code
 
 
 if __name__ == "__main__":

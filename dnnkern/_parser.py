@@ -2,6 +2,7 @@
 import argparse
 import importlib
 import os
+import re
 import sys
 
 USAGE_ERROR = 2
@@ -13,9 +14,25 @@ def program() -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """Prints errors as one line, without the usage."""
+    """Prints errors as one line, without the usage, and with what may have been meant."""
+
+    def parse_args(self, args=None, namespace=None):
+        namespace, rest = self.parse_known_args(args, namespace)
+        if rest:
+            from .host.suggest import nearest
+            commands = next((action.choices for action in self._actions if isinstance(action.choices, dict)), {})
+            parser = commands.get(getattr(namespace, "command", None), self)
+            options = [name for action in parser._actions for name in action.option_strings]
+            meant = next(filter(None, (nearest(word.split("=")[0], options, 1) for word in rest if word.startswith("-"))), "")
+            parser.error(f"unrecognized arguments: {' '.join(rest)}{meant}")
+        return namespace
 
     def error(self, message):
+        choice = re.fullmatch(r"(.*invalid choice: '(.*)') \(choose from (.*)\)", message, re.DOTALL)
+        if choice:
+            from .host.suggest import nearest
+            known = re.findall(r"[\w-]+", choice[3])  # quoted or not, as Python's version has it
+            message = choice[1] + (nearest(choice[2], known) or f"; expected one of {', '.join(known)}")
         print(f"{self.prog}: {message}", file=sys.stderr)
         raise SystemExit(USAGE_ERROR)
 

@@ -3,8 +3,11 @@ import contextlib
 import importlib.abc
 import importlib.util
 import os
+import re
 import runpy
 import sys
+
+from ._parser import program
 
 HELP = """Run a program of PyTorch, Keras or JAX, as it is, on this library's kernels: run train.py ARGUMENTS, or run -m MODULE ARGUMENTS.
 Options of this command come before the program. What ran is printed to stderr at the end."""
@@ -36,7 +39,7 @@ def main(arguments) -> int:
         need_pytorch("run")
         from .torch import enable
         enable(arguments.ops, exclude=exclude, strict=arguments.strict)
-    before = sys.argv, sys.path[0]
+    before, reached = (sys.argv, sys.path[0]), True
     sys.argv = [arguments.program, *arguments.words]
     os.environ.setdefault("KERAS_BACKEND", "torch" if pytorch else "jax")
     try:
@@ -48,12 +51,19 @@ def main(arguments) -> int:
                 sys.path[0] = os.path.dirname(os.path.realpath(arguments.program))
                 runpy.run_path(arguments.program, run_name="__main__")
     except Exception as error:  # as Python shows it, without the frames of this command
-        error = error.with_traceback(_of_program(error.__traceback__))
+        inner = _of_program(error.__traceback__)
+        if inner is None and isinstance(error, ImportError):
+            reached = False
+            raise ValueError(f"run: {error}; expected a program, or -m and the name of a module") from None
+        error = error.with_traceback(inner or error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)
+        if pytorch and not arguments.simulate and _wants_gpu(error):
+            print(f"dnnkern: PyTorch has no GPU here; to run it on the processor: {program()} run --simulate {arguments.program}",
+                  file=sys.stderr)
         return 1
     finally:
         sys.argv, sys.path[0] = before
-        if not arguments.quiet:
+        if not arguments.quiet and reached:
             _report(arguments.report)
     return 0
 
@@ -67,11 +77,17 @@ def need_pytorch(command):
 
 
 def _of_program(traceback):
-    """The part of a traceback that begins in the program; all of it where the program was not reached."""
-    here, inner = {__file__, runpy.__file__, "<frozen runpy>"}, traceback
-    while inner is not None and inner.tb_frame.f_code.co_filename in here:
-        inner = inner.tb_next
-    return inner or traceback
+    """The part of a traceback that begins in the program; None where the program was not reached."""
+    here = {__file__, runpy.__file__, "<frozen runpy>"}
+    while traceback is not None and traceback.tb_frame.f_code.co_filename in here:
+        traceback = traceback.tb_next
+    return traceback
+
+
+def _wants_gpu(error):
+    """Whether an error is likely to be of a program that needs a GPU, where PyTorch finds none."""
+    import torch
+    return not torch.cuda.is_available() and re.search("cuda|gpu|nvidia", str(error), re.IGNORECASE) is not None
 
 
 def simulate():

@@ -68,7 +68,7 @@ class Lines:
         """A row's lines: several where cells are wrapped."""
         cells = ["" if v is None else str(v) for v in values]
         lines = self._cells(cells) if self.limit else self._lines(cells)
-        colour = STYLES.get(style) if self.file.isatty() and "NO_COLOR" not in os.environ else None
+        colour = STYLES.get(style) if coloured(self.file) else None
         return [f"\033[{colour}m{line}\033[0m" for line in lines] if colour else lines
 
     def _cells(self, cells):
@@ -91,6 +91,11 @@ class Lines:
 def width(file) -> int | None:
     """Columns of the terminal, or COLUMNS; None (unlimited) for a pipe or a file."""
     return shutil.get_terminal_size().columns if file.isatty() or os.environ.get("COLUMNS") else None
+
+
+def coloured(file) -> bool:
+    """Whether a file is a terminal that shows colours, and nobody has declined them (https://no-color.org)."""
+    return file.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def say(text, file=None):

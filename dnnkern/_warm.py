@@ -57,7 +57,7 @@ def _compile(arguments, given, words, problem):
         raise ValueError("warm: there is no cache directory to compile into; set DNNKERN_CACHE_DIR to a folder that can be written")
     if SIMULATED and devices is None:
         raise ValueError("warm: the simulator compiles nothing; expected --arch, or DNNKERN_DEVICE=cpu")
-    failure = None
+    failure, before = None, set(sys.modules)
     if is_script:
         with _overrides(arguments.ops, arguments.simulate):
             recorder, failure = _recorded(given, words, devices is None, sys.stderr if arguments.json else sys.stdout)
@@ -78,7 +78,9 @@ def _compile(arguments, given, words, problem):
         say(f"{where}: {compiled.kernels} kernels of {len(share)} problems; "
             f"{compiled.kernels - compiled.missing} were in the cache, {compiled.done} are compiled")
     if not jobs:
-        say("Nothing to compile: no call of a public function was recorded." if is_script else "Nothing to compile: the problem is empty.")
+        pytorch = "; PyTorch's are recorded with --ops heavy" if not arguments.ops and "torch" in set(sys.modules) - before else ""
+        say(f"Nothing to compile: no call of a public function was recorded{pytorch}." if is_script else
+            "Nothing to compile: the problem is empty.")
     failure = failure and f"{type(failure).__name__}: {failure}"
     if arguments.json:
         document("warm", targets=targets, failed=failed, failure=failure)

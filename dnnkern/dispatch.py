@@ -282,7 +282,8 @@ def _log_to_stderr():
 
 
 def explain(op, problem, *, workspace_limit=None, allow=Note.NONE, exclude=Note.NONE, device=None, prefer=None) -> "list[Candidate]":
-    """Every algorithm's answer for a problem: why it cannot solve it, or its predicted time; the chosen one first, then by time.
+    """Every algorithm's answer for a problem: why it cannot solve it, or its predicted time; the chosen one first, then by time. Of a
+    problem without elements, for which nothing runs, the list is empty.
 
     >>> import dnnkern
     >>> first = explain("matmul", dnnkern.problem("matmul", a=("64x64", "bfloat16"), b=("64x64", "bfloat16")))[0]
@@ -292,6 +293,8 @@ def explain(op, problem, *, workspace_limit=None, allow=Note.NONE, exclude=Note.
     from .answers import Candidate
     device, limits = device or device_of(current_device()), {"allow": allow, "workspace_limit": workspace_limit, "exclude": exclude}
     check_choice("explain", **limits)
+    if problem.is_empty:
+        return []
     try:
         chosen, why = _chosen(op, problem, None, workspace_limit, allow, exclude, device, preference(prefer))
     except NotSupported:

@@ -19,6 +19,12 @@ from .host.suggest import nearest
 
 PACKAGE = Path(__file__).resolve().parent
 
+# What operations are called in BLAS and in PyTorch.
+ELSEWHERE = {"matmul": "gemm mm bmm addmm baddbmm linear dense", "conv_fwd": "conv1d conv2d conv3d convolution",
+             "sdpa_fwd": "attention mha", "activation_fwd": "relu gelu silu swish elu sigmoid tanh mish", "rnn_fwd": "lstm gru",
+             "reduce": "sum mean prod amax amin norm", "binary": "add sub mul div maximum minimum",
+             "unary": "exp log sqrt rsqrt abs neg", "concat": "cat stack"}
+
 _registry: dict[str, dict[str, Algorithm]] = {}
 _discovered: set[str] = set()
 _operations: dict[str, object] = {}
@@ -197,7 +203,9 @@ def is_as_installed() -> bool:
 
 def no_operation(op, known):
     """The message for an unknown operation."""
-    return f"unknown operation {shown(op)}{nearest(op, known) or '; expected one of ' + ', '.join(sorted(known))}"
+    name = op.lower() if isinstance(op, str) else ""
+    meant = next((f"; did you mean {ours!r}?" for ours, theirs in ELSEWHERE.items() if name in theirs.split()), None)
+    return f"unknown operation {shown(op)}{meant or nearest(op, known) or f'; expected one of {len(known)}: python -m dnnkern list'}"
 
 
 def algorithms(op: str | None = None) -> list[Algorithm]:

@@ -6,8 +6,9 @@
 #     python examples/reproduce_nan.py
 #
 # With `DNNKERN_CHECK=nan` every call waits for the device and looks at its results. The first one that is not finite raises an error with
-# the problem, the position, and a command that runs this one call again. A program needs no change: `DNNKERN_CHECK=nan python train.py`.
-# Here the variable is set in the program, before dnnkern is imported.
+# the problem, the position, which operands are not finite either, and a command that runs this one call again, on random operands. A
+# program needs no change: `DNNKERN_CHECK=nan python train.py`, or `... python -m dnnkern run train.py` if it is PyTorch's. Here the
+# variable is set in the program, before dnnkern is imported.
 
 # %%
 import os

@@ -426,6 +426,7 @@ def test_no_gpu_and_no_switch(simulated):
     assert done.returncode == 0 and done.stdout == "12.0\n", done
     lines = [line for line in done.stderr.splitlines() if "Warning" in line]
     assert len(lines) == 1 and "no CUDA device found, kernels run on the processor (DNNKERN_DEVICE=cpu asks for it" in lines[0], done.stderr
+    assert lines[0].startswith("<string>:3: ")  # the program's line
 
 
 @pytest.mark.parametrize("switch", [{"NUMBA_ENABLE_CUDASIM": "1"}, {"DNNKERN_DEVICE": "simulator"}, {"DNNKERN_DEVICE": "cpu"},

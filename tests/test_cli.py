@@ -93,9 +93,9 @@ def test_check_takes_the_command_that_dnnkern_check_prints(words, capsys, simula
 
 @pytest.mark.parametrize("words, part", [
     ("check matmul {}", "not a record"),
-    ("check matmul {", "invalid"),
+    ("check matmul {", "argument record: invalid JSON: Expecting property name"),
     ("explain matmul 3x4 f32", "'3x4' is not MxNxK"),
-    ("explain matmul 3x4x5 q9", "not a dtype"),
+    ("explain matmul 3x4x5 q9", "argument dtype: unknown dtype 'q9'; expected one of float64, "),
     ("explain matmul 3x4x5 f32 xy", "invalid choice: 'xy'"),
     ("explain matmul 3x4x5 f32 --activation relux", "did you mean 'relu'"),
     ("explain matmul 3x4x5 f32 --out-dtype int8", "out (or out_dtype) is int8; expected one of float32, "),
@@ -103,11 +103,19 @@ def test_check_takes_the_command_that_dnnkern_check_prints(words, capsys, simula
     ("find matmul 3x4x5 f32 --allow anything", "'anything' is not a note; expected one of TENSOR_CORE, "),
     ("explain conv 3x4x5 f32", "unknown operation 'conv'; did you mean 'conv_fwd'"),
     ("explain matmul", "required"),
-    ("list nothing", "unknown operation 'nothing'; expected one of activation_bwd"),
+    ("list nothing", "unknown operation 'nothing'; expected one of "),
     ("list convfwd", "unknown operation 'convfwd'; did you mean 'conv_fwd'"),
-    ("frobnicate", "invalid choice"),
+    ("explain relu 3x4 f32", "unknown operation 'relu'; did you mean 'activation_fwd'?"),
+    ("explain GEMM 3x4 f32", "unknown operation 'GEMM'; did you mean 'matmul'?"),
+    ("frobnicate", "invalid choice: 'frobnicate'; expected one of run, onnx, "),
+    ("explian matmul", "invalid choice: 'explian'; did you mean 'explain'?"),
+    ("cache cleer", "invalid choice: 'cleer'; did you mean 'clear'?"),
+    ("devices --qiet", "dnnkern devices: unrecognized arguments: --qiet; did you mean '--quiet'?"),
+    ("explain matmul 3x4x5 f32 --activaton=relu", "unrecognized arguments: --activaton=relu; did you mean '--activation'?"),
+    ("explain", "the following arguments are required: op\n"),
     ("demo --epochs none", "invalid int value"),
     ("demo --epochs 0", "1 or more"),
+    ("demo --plot /dev/null/x.png", "demo: --plot /dev/null/x.png: there is no folder /dev/null; expected a file that can be written"),
 ])
 def test_mistakes_are_one_line(words, part, capsys):
     try:

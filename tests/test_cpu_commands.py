@@ -293,7 +293,7 @@ def test_a_problem_that_nothing_can_solve_is_code_1(capsys, monkeypatch):
 
 @pytest.mark.parametrize("words, part", [
     ("devices --jsn", "unrecognized arguments: --jsn"), ("cache clear cubins", "there is no part 'cubins'; did you mean 'cubin'"),
-    ("cache show cubin", "'cubin' is not expected"), ("cache wipe", "invalid choice: 'wipe'"),
+    ("cache show cubin", "'cubin' is not expected"), ("cache wipe", "invalid choice: 'wipe'; expected one of show, clear, "),
     ("cache import a b", "several files are given"), ("list nothing --json", "unknown operation 'nothing'"),
     ("explain matmul 3x4 f32 --json", "'3x4' is not MxNxK"),
     ("pack --arch sm_90a --out .", "--out .: it is a folder"),
@@ -309,6 +309,31 @@ def test_a_cache_that_cannot_be_written_is_one_line(tmp_path):
                           env=os.environ | {"DNNKERN_CACHE_DIR": str(tmp_path / "file")})
     assert done.returncode == 0 and "blocked" in done.stdout
     assert done.stderr.startswith("dnnkern: no cache, ") and done.stderr.count("\n") == 1
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0 and capsys.readouterr().out == f"dnnkern {dnnkern.__version__}\n"
+
+
+@pytest.mark.parametrize("words", ["explain softmax_fwd 0x10 f32", "explain matmul 0x64x64 f32 --arch sm_90a",
+                                   "find max_pool_fwd x=0x3x8x8:f32 window=2", "check conv_fwd x=0x3x8x8:f32 w=4x3x3x3"])
+def test_a_problem_without_elements(words, capsys):
+    code, got = run(capsys, words)
+    assert code == 0 and got.out.endswith(" has no elements: nothing runs\n") and got.err == ""
+    if words.startswith("explain"):
+        assert json.loads(run(capsys, words + " --json")[1].out)["algorithms"] == []
+
+
+def test_no_driver_is_one_line(tmp_path):
+    """Where there is compilation alone (NUMBA_ENABLE_CUDASIM=0, no GPU), what has to run says so."""
+    done = subprocess.run([sys.executable, "-m", "dnnkern", "check", "matmul", "3x3x3", "f32"], capture_output=True, text=True, cwd=ROOT,
+                          timeout=120, env={name: value for name, value in os.environ.items() if name != "DNNKERN_DEVICE"}
+                          | {"NUMBA_ENABLE_CUDASIM": "0", "DNNKERN_CACHE_DIR": str(tmp_path), "LD_LIBRARY_PATH": str(tmp_path)})
+    if done.returncode == 0:
+        pytest.skip("there is a driver")
+    assert done.returncode == 1 and done.stdout == "" and done.stderr.count("\n") == 1 and "cuInit" in done.stderr
 
 
 # ---- streams that end early

@@ -271,6 +271,11 @@ def test_explain(problem, add):
     assert (by_name["hungry"].memory, by_name["hungry"].notes, by_name["hungry"].time_ms) == (64, Note.TENSOR_CORE, 2e-9)
 
 
+def test_nothing_is_explained_of_a_problem_without_elements():
+    for op, sizes in (("softmax_fwd", {"x": ("0x10", "float32")}), ("matmul", {"a": ("0x4", "float32"), "b": ("4x3", "float32")})):
+        assert dispatch.explain(op, dnnkern.problem(op, **sizes)) == []
+
+
 def test_explain_within_limits(problem, add, monkeypatch):
     monkeypatch.setattr(dispatch, "algorithms", lambda op=None: [algorithm("hungry", workspace=64)])
     assert dispatch.explain("matmul", problem)[0].chosen

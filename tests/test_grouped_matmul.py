@@ -233,7 +233,7 @@ def test_problems_in_words(words, text):
 
 
 def test_problems_in_words_that_cannot_be():
-    for words, part in (("8x64x32 bf16", "GxMxNxK"), ("8x64x32x16 bf16 tn", "invalid choice: 'tn'"), ("8x64x32x16 q9", "not a dtype")):
+    for words, part in (("8x64x32 bf16", "GxMxNxK"), ("8x64x32x16 bf16 tn", "invalid choice: 'tn'"), ("8x64x32x16 q9", "unknown dtype")):
         with pytest.raises(ValueError, match=f"^grouped_matmul: .*{part}"):
             parse_problem(words.split(), "grouped_matmul")
     with pytest.raises(ValueError, match="grouped_matmul: not a record"):

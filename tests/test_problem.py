@@ -147,11 +147,11 @@ ENDLESS.append(ENDLESS)
     ("conv_fwd", {"x": IMAGE, "w": FILTER, "algo": "naive"}, TypeError, "algo is not part of a problem"),
     ("conv_fwd", {"x": IMAGE, "w": FILTER, "workspace": None}, TypeError, "workspace is not part of a problem"),
     ("conv_fwd", {"x": "2x3x8x8", "w": FILTER}, TypeError, r"conv_fwd: x is '2x3x8x8'; expected the dtype too: \('2x3x8x8', 'float32'\)"),
-    ("conv_fwd", {"x": ("2x3x8x8", "f33"), "w": FILTER}, TypeError, "conv_fwd: x: not a dtype dnnkern knows: 'f33'"),
+    ("conv_fwd", {"x": ("2x3x8x8", "f33"), "w": FILTER}, TypeError, "conv_fwd: x: unknown dtype 'f33'"),
     ("conv_fwd", {"x": ((2, -3, 8, 8), F32), "w": FILTER}, ValueError, "conv_fwd: x: a tensor has no negative sizes"),
     ("conv_fwd", {"x": ("2x4x8x8", F32), "w": FILTER}, ValueError, "conv_fwd: w has 3 input channels per group, x gives 4"),
     ("conv_fwd", {"x": IMAGE, "w": FILTER, "out": "y"}, ValueError, "conv_fwd: out is 'y'; expected an array, .* name of an operand"),
-    ("concat", {"arrays": [("2x3", F32), ("2x3", "f33")], "axis": 0}, TypeError, r"concat: arrays\[1\]: not a dtype"),
+    ("concat", {"arrays": [("2x3", F32), ("2x3", "f33")], "axis": 0}, TypeError, r"concat: arrays\[1\]: unknown dtype"),
     ("softmax_fwd", {"x": 7}, TypeError, "softmax_fwd: x: got int"),
     ("sgd_step", {"params": [], "grads": [], "lr": 0.1}, ValueError, "sgd_step: the lists are empty")])
 def test_mistakes(op, arguments, error, words):

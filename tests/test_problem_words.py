@@ -96,7 +96,7 @@ def test_the_functions_parameters_are_options_with_its_words(op):
     ("softmax_fwd", "3xx4 f32", "softmax_fwd: argument shape: '3xx4' is not a shape such as"),
     ("softmax_fwd", "3x99999999999999999999 f32", "has a size beyond"),
     ("softmax_bwd", "3x4 f32 --program relu", "softmax_bwd: has no program after its result"),
-    ("softmax_fwd", "3x4 f32 --axis 7", "softmax_fwd: axis=7"), ("softmax_fwd", "3x4 q9", "not a dtype dnnkern knows: 'q9'"),
+    ("softmax_fwd", "3x4 f32 --axis 7", "softmax_fwd: axis=7"), ("softmax_fwd", "3x4 q9", "unknown dtype 'q9'"),
     ("concat", "3x4,0*3x4 f32 0", "'0\\*3x4' is not a shape such as 64x256 or 12\\*64x256"),
     ("batch_norm_infer", "3x4 f32 frozen", "batch_norm_infer has no argument 'frozen'"),
     ("max_pool_bwd", "1x2x8x8 f32 2x2 divisor3", "max_pool_bwd has no argument 'divisor'"),

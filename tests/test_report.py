@@ -322,7 +322,8 @@ def test_commits_of_the_rows_are_compared(capsys, tmp_path, without_vega):
 
 @pytest.mark.parametrize("content, message", [
     ("", "the file is empty; expected JSON lines"), ("\n\n", "the file is empty"),
-    (json.dumps(row())[:100], ":1: no line of results"), (json.dumps(row()) + "\n" + json.dumps(row())[:50], ":2: no line of results"),
+    (json.dumps(row())[:100], ":1: no line of results"),
+    (json.dumps(row()) + "\n" + json.dumps(row())[:50], ":2: no line of results: the last line is cut off"),
     ("op,time\nmatmul,3\n", ":1: no line of results"), ("[1, 2]\n", "expected a JSON object"), ("[" * 100000, ":1: no line of results"),
     ('{"kernel": 1}\n{"kernel": 2}\n', "got objects with kernel; expected JSON lines of `dnnkern bench"),
     (b"\xff\xfe\x00PK", ":1: no line of results"),

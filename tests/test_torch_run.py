@@ -4,6 +4,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 
 import pytest
@@ -105,6 +106,23 @@ def test_devices_that_stand_for_the_processor(tmp_path):
     assert before == (torch.load, torch.nn.Module.to, torch.cuda.set_device)
 
 
+def test_a_program_that_measures_by_events():
+    before = torch.cuda.Event, torch.cuda.current_device
+    with cuda_is_cpu():
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        with pytest.raises(RuntimeError, match="has not been recorded"):
+            begin.elapsed_time(end)
+        begin.record()
+        time.sleep(0.02)
+        end.record(None)
+        end.synchronize()
+        assert 20 <= begin.elapsed_time(end) < 2000 and end.query()
+        torch.cuda.reset_peak_memory_stats()
+        from dnnkern.host.device import current_device, device
+        assert torch.cuda.current_device() == 0 and torch.cuda.get_device_name(0) == device(current_device()).name
+    assert before == (torch.cuda.Event, torch.cuda.current_device)
+
+
 @pytest.mark.always
 @pytest.mark.parametrize("name", ["keras", "tensorflow"])
 def test_a_model_of_keras(name, tmp_path):
@@ -155,10 +173,24 @@ def test_a_program_is_warmed(tmp_path):
 @pytest.mark.parametrize("words, text", [
     (["--ops", "convolutin", __file__], "enable: ops has 'convolutin', which is no operator"),
     (["--ops", "mm"], "arguments are required: program"),
-    (["nowhere.py"], "run: there is no file 'nowhere.py'; expected a program, or -m and the name of a module")])
+    (["nowhere.py"], "run: there is no file 'nowhere.py'; expected a program, or -m and the name of a module"),
+    ([str(ROOT / "docs")], "run: can't find '__main__' module in "),
+    (["-m", "nowhere"], "run: No module named nowhere; expected a program, or -m and"),
+    (["--raport", "x.py"], "run: unrecognized arguments: --raport; did you mean '--report'?")])
 def test_bad_words(words, text):
     process = run(*words)
-    assert process.returncode != 0 and text in process.stderr and "Traceback" not in process.stderr
+    assert process.returncode == 2 and text in process.stderr and process.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(not HOST_MEMORY or torch.cuda.is_available(), reason="a GPU")
+def test_a_program_that_needs_a_gpu_is_told_of_simulate(tmp_path):
+    program = tmp_path / "program.py"
+    hint = f"\ndnnkern: PyTorch has no GPU here; to run it on the processor: python -m dnnkern run --simulate {program}\n"
+    program.write_text("import torch\ntorch.ones(2, device='cuda')\n")
+    failed = run(program)
+    assert failed.returncode == 1 and hint in failed.stderr and hint not in run("--simulate", program).stderr
+    program.write_text("raise ValueError('another reason')")
+    assert hint not in run(program).stderr
 
 
 def test_bad_words_of_warm():

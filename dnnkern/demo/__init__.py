@@ -11,10 +11,12 @@ import contextlib
 import math
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from .._table import say, show
+from ..host.paths import check_target
 
 INTERRUPTED = 130  # exit code after Ctrl-C
 TOLERANCE = 1e-4  # of a loss; float32 rounding stays two orders of magnitude below in the compared steps
@@ -131,6 +133,9 @@ def main(argv=()) -> int:
     arguments = _parser().parse_args(list(argv))
     if any(getattr(arguments, name) is not None and getattr(arguments, name) < 1 for name in ("epochs", "channels")):
         raise ValueError("demo: --epochs and --channels are 1 or more")
+    for option, path in (("--picture", arguments.picture), ("--plot", arguments.plot)):
+        if path:
+            check_target("demo", Path(path), option=option)
     try:
         import sklearn  # noqa: F401
     except ImportError:
@@ -217,8 +222,8 @@ def _ended_by_interrupt():
 
 
 def _parser():
-    from .._parser import Parser
-    parser = Parser(prog="python -m dnnkern demo", description="Train a convolutional network on scikit-learn's handwritten digits.")
+    from .._parser import Parser, program
+    parser = Parser(prog=f"{program()} demo", description="Train a convolutional network on scikit-learn's handwritten digits.")
     parser.add_argument("--framework", choices=("numba", "torch", "numpy"),
                         help="whose arrays to use (default: Numba's)")
     parser.add_argument("--epochs", type=int, help="passes over the training digits")

@@ -50,6 +50,15 @@ def asked_for() -> str | None:
     return None
 
 
+def _importer() -> int:
+    """The stack level, for a warning of `decide`, of the line outside the package that imports it."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("dnnkern", "importlib"):
+        level += "importlib" not in frame.f_code.co_filename  # which warnings do not count
+        frame = frame.f_back
+    return level
+
+
 def decide() -> str:
     """The device. Where it is the simulator numba's variable is set: numba, and the processes that this one starts, decide alike."""
     asked, simulate, loaded = asked_for(), os.environ.get(NUMBA_VARIABLE, ""), sys.modules.get("numba.cuda")
@@ -73,7 +82,7 @@ def decide() -> str:
         why = without_processor()
         found = "simulator" if why else "cpu"
         warnings.warn(f"dnnkern: no CUDA device found, kernels run {_PLACES[found]} ({f'{why}; ' if why else ''}{VARIABLE}={found} asks "
-                      "for it and silences this)", RuntimeWarning, stacklevel=2)
+                      "for it and silences this)", RuntimeWarning, stacklevel=_importer())
     if loaded is not None and loaded != (found == "simulator"):
         who = f"{VARIABLE}={asked}" if asked else f"{NUMBA_VARIABLE}={simulate}" if simulate else "this machine"
         raise ImportError(f"numba.cuda was imported {'as the simulator' if loaded else 'for the hardware'} before dnnkern, and {who} asks "

@@ -78,15 +78,18 @@ def kernel_type(name):
         return types.BaseTuple.from_types([kernel_type(t) for _, t in fields(name)], name)
     if name == "tensormap":
         return TENSOR_MAP
-    if " " in name:
-        scalar, dims, layout = name.split()
-        return types.Array(SCALARS[scalar], int(dims), layout)
-    if name.endswith("*"):
-        return types.CPointer(SCALARS[name[:-1]])
-    if "x" in name:
-        scalar, count = name.split("x")
-        return types.UniTuple(SCALARS[scalar], int(count))
-    return SCALARS[name]
+    try:
+        if " " in name:
+            scalar, dims, layout = name.split()
+            return types.Array(SCALARS[scalar], int(dims), layout)
+        if name.endswith("*"):
+            return types.CPointer(SCALARS[name[:-1]])
+        if "x" in name:
+            scalar, count = name.split("x")
+            return types.UniTuple(SCALARS[scalar], int(count))
+        return SCALARS[name]
+    except KeyError:
+        raise ValueError(f"type {name!r} of a kernel's argument; expected one of {', '.join(SCALARS)}, or a pointer: float32*") from None
 
 
 install()

@@ -56,20 +56,36 @@ def check_indices(operation, bound, operands, stream):
     operation.check_values(bound.problem, dict(zip(operation.operands, operands)))
 
 
-def check_outputs(bound, results, stream):
-    """Raise `CheckFailed`, after printing a command that repeats the call, if a float output holds NaN or infinity."""
+def check_outputs(bound, operands, results, stream):
+    """Raise `CheckFailed` if a float output holds NaN or infinity, after printing which operands do, and a command for this one call."""
     wait(stream)
     for k, result in enumerate(results):
-        if "float" not in dtype_name(kind_of(result).tensor(result).dtype):
+        bad, values = _not_finite(result)
+        if not bad.any():
             continue
-        values = to_host(result).astype(np.float64)
-        bad = int((~np.isfinite(values)).sum())
-        if bad:
-            first = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
-            command = repro(bound.problem, bound.algorithm)
-            print(f"dnnkern: {bound.problem}: {bad} of {values.size} values of output {k} are not finite, the first at {first}: "
-                  f"{values[first]}\n  {command}", file=sys.stderr)
-            raise CheckFailed(f"{bound.problem}: output {k} holds {bad} values that are not finite; {command}")
+        first = tuple(int(i) for i in np.argwhere(bad)[0])
+        written = {_address(x) for x in results}
+        causes = {name: int(_not_finite(x)[0].sum()) for name, x in zip(bound.names, operands)
+                  if x is not None and _address(x) not in written}
+        causes = {name: count for name, count in causes.items() if count}
+        of = ", ".join(f"{name} has {count}" for name, count in causes.items()) or "none has"
+        command = repro(bound.problem, bound.algorithm)
+        print(f"dnnkern: {bound.problem}: {bad.sum()} of {bad.size} values of output {k} are not finite, the first at {first}: "
+              f"{values[first]}\n  of its operands {of} such values\n  the same call on random operands: {command}", file=sys.stderr)
+        as_does = f", as does {' and '.join(causes)}" if causes else ""
+        raise CheckFailed(f"{bound.problem}: output {k} holds {bad.sum()} values that are not finite{as_does}; {command}")
+
+
+def _not_finite(a):
+    """(where an array's elements are NaN or infinite, its values in float64); of integers nowhere, and None."""
+    if "float" not in dtype_name(kind_of(a).tensor(a).dtype):
+        return np.zeros((), bool), None
+    values = to_host(a).astype(np.float64)
+    return ~np.isfinite(values), values
+
+
+def _address(a):
+    return kind_of(a).describe(a)[1]
 
 
 def repro(problem, algorithm) -> str:

@@ -22,4 +22,4 @@ class Checked:
         else:
             self.bound.executable.execute(values, stream)
         if "nan" in self.checks:
-            check_outputs(self.bound, self.results, stream)
+            check_outputs(self.bound, self.operands, self.results, stream)

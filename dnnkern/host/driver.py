@@ -10,6 +10,10 @@ class CudaError(RuntimeError):
     """A CUDA driver call failed."""
 
 
+class NoDriver(CudaError):
+    """There is no CUDA driver, or an older one without the function."""
+
+
 def failed(status):
     """Raise CudaError, in the driver's own words, for a status that is not 0."""
     name, text = ctypes.c_char_p(), ctypes.c_char_p()
@@ -27,8 +31,8 @@ def __getattr__(name):
         found = None if kind is None else kind()
         try:
             function = getattr(raw, name)
-        except (OSError, AttributeError) as error:  # no driver, or an older one
-            raise CudaError(f"{name} cannot be called: {error}") from None
+        except (OSError, AttributeError) as error:
+            raise NoDriver(f"{name} cannot be called: {error}") from None
         status = function(*given) if found is None else function(ctypes.byref(found), *given)
         if status:
             failed(status)

@@ -9,7 +9,8 @@ ITEMSIZE = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m
             "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8, "bool": 1}
 _ALIASES = {"f64": "float64", "double": "float64", "f32": "float32", "float": "float32", "f16": "float16",
             "fp16": "float16", "half": "float16",
-            "bf16": "bfloat16", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "i8": "int8", "s8": "int8", "i32": "int32"}
+            "bf16": "bfloat16", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "s8": "int8",
+            **{f"{name[0]}{bits}": f"{name}{bits}" for name in ("int", "uint") for bits in (8, 16, 32, 64)}}
 
 
 def dtype_name(dtype) -> str:
@@ -19,7 +20,7 @@ def dtype_name(dtype) -> str:
             raise TypeError
         return _dtype_name(dtype)
     except TypeError:
-        raise TypeError(f"not a dtype dnnkern knows: {shown(dtype)}; known are {', '.join(ITEMSIZE)}") from None
+        raise TypeError(f"unknown dtype {shown(dtype)}; expected one of {', '.join(ITEMSIZE)}") from None
 
 
 @functools.lru_cache(maxsize=None)

@@ -89,12 +89,12 @@ def plain(value):
     return value
 
 
-def check_target(command, path, makes_folders=False):
-    """ValueError where a file could not be written in the end: of the option ``--out``, before anything is computed."""
+def check_target(command, path, makes_folders=False, option="--out"):
+    """ValueError where a file could not be written in the end: of an option, before anything is computed."""
     folder = path.parent
     while makes_folders and not folder.exists():
         folder = folder.parent
     why = ("it is a folder" if path.is_dir() else f"there is no folder {folder}" if not folder.is_dir() else
            None if os.access(path if path.exists() else folder, os.W_OK) else "it may not be written")
     if why:
-        raise ValueError(f"{command}: --out {path}: {why}; expected a file that can be written")
+        raise ValueError(f"{command}: {option} {path}: {why}; expected a file that can be written")

@@ -33,7 +33,7 @@ class Tensor:
         if any(n < 0 for n in self.shape):
             raise ValueError(f"a tensor has no negative sizes, got shape {self.shape}")
         if self.dtype not in ITEMSIZE:
-            raise TypeError(f"unknown dtype {self.dtype!r}; known are {', '.join(ITEMSIZE)}")
+            raise TypeError(f"unknown dtype {self.dtype!r}; expected one of {', '.join(ITEMSIZE)}")
 
     @classmethod
     def packed(cls, shape, dtype, alignment=16):

@@ -1,11 +1,13 @@
 """The command ``dnnkern onnx``: a model run once, and what became of its nodes."""
 import os
 import zipfile
+from pathlib import Path
 
 import numpy as np
 
 from .._output import document
 from .._table import progress, say, show
+from ..host.paths import check_target
 from ._backend import Model
 from ._errors import ModelError
 
@@ -14,6 +16,8 @@ def main(arguments) -> int:
     """Run the model; the exit code."""
     if arguments.seed < 0:
         raise ModelError(f"onnx: got --seed {arguments.seed}; expected 0 or more")
+    if arguments.save:
+        check_target("onnx", Path(arguments.save), option="--save")
     with progress("reading the model"):
         model = Model(arguments.model, fuse=not arguments.unfused)
     inputs = _inputs(model, arguments)
@@ -103,7 +107,8 @@ def _read(path):
         with np.load(path) as file:
             return {name: file[name] for name in file.files}
     except (OSError, ValueError, AttributeError, zipfile.BadZipFile) as error:
-        why = "no such file" if not os.path.exists(path) else " ".join(str(error).split())
+        why = ("no such file" if not os.path.exists(path) else "it is no zip archive" if os.path.isfile(path) and not
+               zipfile.is_zipfile(path) else " ".join(str(error).split()))
         raise ModelError(f"onnx: --inputs {path}: {why}; expected a file of numpy.savez") from None
 
 

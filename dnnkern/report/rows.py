@@ -53,7 +53,9 @@ def records(paths):
                 try:
                     row = json.loads(line) if line.strip() else {}
                 except (ValueError, RecursionError) as error:  # bytes that are no text too
-                    raise ValueError(f"{path}:{number}: no line of results: {error}; expected a JSON object") from None
+                    cut = number > 1 and not line.endswith(b"\n")  # the bench was killed while it wrote
+                    raise ValueError(f"{path}:{number}: no line of results: {'the last line is cut off' if cut else error}; expected a "
+                                     f"JSON object{': remove the line to use those before it' if cut else ''}") from None
                 if not isinstance(row, dict):
                     raise ValueError(f"{path}:{number}: no line of results: {str(row)[:40]}; expected a JSON object")
                 machine = row.get("machine")

@@ -1,5 +1,6 @@
 """Programs that ask for a GPU, without one: "cuda" stands for the CPU, on which this library's kernels run."""
 import contextlib
+import time
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -49,16 +50,47 @@ def _to(module, *args, **kwargs):
     return _theirs["to"](module, *map(_of_device, args[:1]), *args[1:], **kwargs)
 
 
-# What takes devices and is no function that a mode is told of: (whose, name, instead).
+def _name(device=None):
+    from ..host.device import current_device
+    from ..host.device import device as device_of
+    return device_of(current_device()).name
+
+
+class _Event:
+    """The time at which it is recorded: what was called before is done by then."""
+
+    def __init__(self, enable_timing=False, blocking=False, interprocess=False):
+        self.recorded = None
+
+    def record(self, stream=None):
+        self.recorded = time.perf_counter()
+
+    def elapsed_time(self, end):
+        if self.recorded is None or end.recorded is None:
+            raise RuntimeError("elapsed_time: an event has not been recorded; expected two that have")
+        return 1e3 * (end.recorded - self.recorded)
+
+    def synchronize(self):
+        pass
+
+    def wait(self, stream=None):
+        pass
+
+    def query(self):
+        return True
+
+
+# What takes devices or needs a GPU, and is no function that a mode is told of: (whose, name, instead).
 _INSTEAD = ((torch.cuda, "synchronize", lambda device=None: None), (torch.cuda, "set_device", lambda device: None),
-            (torch, "load", _load), (torch.nn.Module, "to", _to))
+            (torch.cuda, "reset_peak_memory_stats", lambda device=None: None), (torch.cuda, "current_device", lambda: 0),
+            (torch.cuda, "get_device_name", _name), (torch.cuda, "Event", _Event), (torch, "load", _load), (torch.nn.Module, "to", _to))
 _theirs = {name: getattr(owner, name) for owner, name, _ in _INSTEAD}
 
 
 @contextlib.contextmanager
 def cuda_is_cpu():
     """In the block a program that names CUDA devices runs on the CPU. `torch.cuda.is_available` still tells the truth: what a program does
-    only where it says yes, with streams or events, is left out."""
+    only where it says yes, with streams for example, is left out."""
     for owner, name, instead in _INSTEAD:
         setattr(owner, name, instead)
     try:
