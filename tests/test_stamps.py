@@ -188,6 +188,19 @@ def test_a_pipeline():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(HOST_MEMORY, reason="needs a GPU")
+def test_without_ptxas(monkeypatch):
+    """The driver compiles the text."""
+    from dnnkern.host import stamps
+    from dnnkern.sketch import problem
+    monkeypatch.setattr(stamps, "assembler", lambda: None)
+    executable, (lanes,), wrong, device = run(problem("matmul", a=("256x512", "bfloat16"), b=("512x256", "bfloat16")), "wgmma")
+    assert wrong is None and executable.stamps[0].binary.code.startswith(b"//")
+    slices, _ = slices_of(lanes, executable.stamps[0].sites, device.clock_hz, began(lanes))
+    assert {"thread", "copies", "products"} == {kind for _, (kind, _), *_ in slices}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(HOST_MEMORY, reason="needs a GPU")
 def test_what_has_no_room_is_counted(monkeypatch):
     from dnnkern.host import stamps
     from dnnkern.sketch import problem
