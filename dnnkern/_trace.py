@@ -28,6 +28,7 @@ def trace(problem, algo, path, as_json) -> int:
     from .device import SIMULATED
     from .host.operands import Operands
     from .host.paths import check_target
+    from .host.timing import Clock
     from .preference import DEVICE
     if problem.is_empty:
         raise ValueError(f"{problem} has no elements: nothing runs")
@@ -36,9 +37,8 @@ def trace(problem, algo, path, as_json) -> int:
     prefer = None if algo else dispatch.preference() or (DEVICE if SIMULATED else None)
     algorithm = dispatch.get_algorithm(problem.op, problem, algo=algo, prefer=prefer)
     operation = dispatch.operation_of(problem.op)
-    with Operands(operation, problem, device, None) as operands:
-        found = (_simulated if SIMULATED else _stamped)(operation, problem, algorithm, device, operands)
-    wrong, told, events, other = found
+    with Clock(device.index) as clock, Operands(operation, problem, device, None) as operands:
+        wrong, told, events, other = (_simulated if SIMULATED else _stamped)(operation, problem, algorithm, device, operands, clock)
     if wrong:
         print(f"trace: {wrong}", file=sys.stderr)
         return FAILED
@@ -55,7 +55,7 @@ def trace(problem, algo, path, as_json) -> int:
     return 0
 
 
-def _simulated(operation, problem, algorithm, device, operands):
+def _simulated(operation, problem, algorithm, device, operands, _):
     """(what is wrong, fields of the document, events, what else the file says)"""
     from .device.sim.schedule import RUNS, Schedule
     from .host.executable import make_executable
@@ -67,15 +67,14 @@ def _simulated(operation, problem, algorithm, device, operands):
         "unit": "steps"}
 
 
-def _stamped(operation, problem, algorithm, device, operands):
+def _stamped(operation, problem, algorithm, device, operands, clock):
     """The same of a GPU."""
     from .host.executable import make_executable
     from .host.stamps import StampedExecutable, events_of
-    from .host.timing import Clock
     values = operands.values(0, algorithm.workspace(problem, device, algorithm.config))
     plain = make_executable(operation, problem, algorithm, device)
     parameters = operation.of(problem).parameters(problem, None)
-    with Clock(device.index) as clock, StampedExecutable(plain.launches, parameters, device.index) as executable:
+    with StampedExecutable(plain.launches, parameters, device.index) as executable:
         def run(each):
             each.execute(values, clock.stream)
             clock.synchronize()

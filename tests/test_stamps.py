@@ -118,7 +118,7 @@ def run(problem, algo):
     algorithm = dispatch.get_algorithm(problem.op, problem, algo=algo)
     plain = make_executable(operation, problem, algorithm, device)
     parameters = operation.of(problem).parameters(problem, None)
-    with Operands(operation, problem, device, None) as operands, Clock(device.index) as clock, \
+    with Clock(device.index) as clock, Operands(operation, problem, device, None) as operands, \
             StampedExecutable(plain.launches, parameters, device.index) as executable:
         values = operands.values(0, algorithm.workspace(problem, device, algorithm.config))
 
