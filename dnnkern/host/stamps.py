@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..device._numba_compile import compile_ltoir
 from ..device._events import events
 from ..device._parameters import kernel_name
 from ..device._stamps import HEAD, RECORD, STAMPS, stamped
@@ -32,6 +31,8 @@ MEMORY = 256 << 20   # bytes of each launch's records
 def ptx_of(kernel, signature, arch) -> tuple:
     """The optimised PTX of a kernel, text and entry name. Needs no GPU."""
     from cuda.core import Linker, LinkerOptions, ObjectCode
+
+    from ..device._numba_compile import compile_ltoir
     ltoir, entry = compile_ltoir(kernel, signature, arch)
     options = LinkerOptions(arch=arch, link_time_optimization=True, ptx=True)
     linker = Linker(ObjectCode.from_ltoir(ltoir), options=options)
