@@ -84,6 +84,6 @@ def _stamped(operation, problem, algorithm, device, operands, clock):
             return f"with stamps the result is another one: {wrong}", {}, [], {}
         time = clock.seconds(lambda: plain.execute(values, clock.stream), lead=lambda: plain.execute(values, clock.stream))
         executable.clear()
-        stamped = clock.seconds(lambda: executable.execute(values, clock.stream))
+        stamped = clock.seconds(lambda: executable.execute(values, clock.stream), lead=lambda: plain.execute(values, clock.stream))
         told, events, other = events_of(executable, device)
     return None, told | {"time_ms": 1e3 * time, "stamped_ms": 1e3 * stamped}, events, other | {"unit": "ns"}

@@ -13,7 +13,7 @@ from dnnkern.sketch import problem
 if SIMULATED:
     pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
 
-from dnnkern.device._stamps import BEGIN, END, Site, stamped  # noqa: E402
+from dnnkern.device._stamps import BEGIN, END, THREADS, Site, stamped  # noqa: E402
 from dnnkern.device.vec import load4, store4  # noqa: E402
 from dnnkern.host import stamps  # noqa: E402
 
@@ -68,7 +68,7 @@ def test_ptxas_takes_it(name, ptxas):
     assert before.registers <= after.registers <= before.registers + 16 and after.spilled <= 64
     for opcode in ("HGMMA", "UTMALDG", "UTMASTG", "WARPGROUP", "SYNCS.ARRIVE", "BAR.SYNC", "USETMAXREG", "STS", "LDS", "STSM"):
         assert bool(before.count(opcode)) == bool(after.count(opcode)), f"{opcode}; how often, ptxas decides: it unrolls loops"
-    assert after.count("STG.E.128") - before.count("STG.E.128") >= len(sites) - 1, "a store of 16 bytes for each site"
+    assert after.count("STG.E.64") - before.count("STG.E.64") >= 2 * (len(sites) - 1), "two stores of 8 bytes for each site"
 
 
 @pytest.mark.parametrize("name", [*CALLS, "copy"])
@@ -155,13 +155,15 @@ ASM = "\t// begin inline asm\n\t{}\n\t// end inline asm\n"
     (ASM.format("cp.async.bulk.wait_group.read 1;"), Site("stores", "bulk_wait_read", pending=1), "0"),
     (ASM.format("cp.async.wait_group 2;"), Site("groups", "wait_copies"), "0"),
     (ASM.format("wgmma.wait_group.sync.aligned 1;"), Site("products", "wgmma wait", pending=1), "0"),
-    (ASM.format("bar.sync %r1, %r2;"), Site("barrier", "bar.sync"), "%r1"),
-    (ASM.format("bar.red.popc.u32 %r1, 3, %p1;"), Site("barrier", "bar.sync"), "3"),
-    ("\tbar.sync \t0;\n", Site("barrier", "syncthreads"), "0"),
+    (ASM.format("bar.sync %r1, %r2;"), Site("barrier", "bar.sync"), ("%r1", "%r2")),
+    (ASM.format("barrier.sync 2, 64;"), Site("barrier", "bar.sync"), ("2", "64")),
+    (ASM.format("bar.red.popc.u32 %r1, 3, %p1;"), Site("barrier", "bar.sync"), ("3", "0")),
+    (ASM.format("bar.red.popc.u32 %r1, 3, 96, !%p1;"), Site("barrier", "bar.sync"), ("3", "96")),
+    (ASM.format("bar.arrive %r1, %r2;"), Site("arrival", "bar.arrive"), ("%r1", "%r2")),
+    ("\tbar.sync \t0;\n", Site("barrier", "syncthreads"), ("0", "0")),
     (ASM.format("barrier.cluster.wait.acquire;"), Site("cluster", "cluster barrier"), "0"),
     (ASM.format("griddepcontrol.wait;"), Site("grid", "wait_for_previous_grid"), "0"),
     (ASM.format("mbarrier.arrive.shared::cta.b64 _, [%r1];"), None, None),
-    (ASM.format("bar.arrive %r1, %r2;"), None, None),
     ("\tbar.warp.sync \t-1;\n", None, None)])
 def test_instructions(instruction, site, more, ptxas):
     text = made("9.5", instruction)
@@ -171,7 +173,12 @@ def test_instructions(instruction, site, more, ptxas):
     if site is not None:
         assert "%stamp_begin, %clock;" in new[:at].splitlines()[-1], "the clock is read directly before"
         assert "mov.u32 end, %clock;" in new[at + len(instruction):].splitlines()[0], "and after"
-        assert f"mov.b32 more, {more};" in new[at:] and "{%stamp_begin, end, 3, more}" in new[at:]
+        if site.kind in ("barrier", "arrival"):
+            number, threads = more
+            expected = f"mad.lo.u32 more, {threads}, {THREADS}, {number};"
+        else:
+            expected = f"mov.b32 more, {more};"
+        assert expected in new[at:] and "{%stamp_begin, end};" in new[at:] and "{3, more};" in new[at:]
     stamps.assemble(new, ARCH)
 
 

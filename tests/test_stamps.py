@@ -7,13 +7,14 @@ import pytest
 
 from dnnkern.device import HOST_MEMORY
 from dnnkern.device._events import TRACKS, events
-from dnnkern.device._stamps import BEGIN, END, Site
+from dnnkern.device._stamps import BEGIN, END, THREADS, Site
 from dnnkern.host.timeline import ISSUES, RUNS, Lane, began, slices_of
 
-WAIT, COPY, PRODUCT, ONE_LEFT, NONE_LEFT, BARRIER = range(3, 9)
+WAIT, COPY, PRODUCT, ONE_LEFT, NONE_LEFT, BARRIER, ALL, ARRIVES = range(3, 11)
 SITES = [None, Site("begin", "begins"), Site("end", "ends"), Site("mbarrier", "mbarrier_wait"),
          Site("copy", "issues a copy", "tensor map a"), Site("product", "issues wgmma", "m64n64k16"),
-         Site("products", "wgmma wait", pending=1), Site("products", "wgmma wait"), Site("barrier", "bar.sync")]
+         Site("products", "wgmma wait", pending=1), Site("products", "wgmma wait"), Site("barrier", "bar.sync"),
+         Site("barrier", "syncthreads"), Site("arrival", "bar.arrive")]
 START = 1_790_000_007_123_456_789  # of the timer, in nanoseconds
 
 
@@ -83,6 +84,26 @@ def test_copies():
     assert np.allclose([s[:2] for s in found[0, ("copies", 1)]], [(60, 250)], atol=0.01)
     assert found[0, ("copies", 0)][0][2:] == ("a copy of tensor map a", {"barrier": "mbarrier 0x8"})
     assert len([track for track in found if track[1][0] == "copies"]) == 2
+
+
+def waits(found, warp, text):
+    return [s[:2] for s in found[0, ("thread", warp)] if s[2] == text]
+
+
+def test_threads_meet():
+    """They go on when the last one has come, whatever the clock behind the instruction says; of two pairs of warps at one barrier those are
+    together that come one after the other."""
+    four = 128 * THREADS + 1
+    found, _ = tracks([lane(0, 0, 77, [(100, 101, BARRIER, four), (900, 901, BARRIER, four), (1500, 1501, ALL, 0)]),
+                       lane(0, 32, 77, [(200, 201, BARRIER, four), (800, 801, BARRIER, four), (1600, 1601, ALL, 0)]),
+                       lane(0, 64, 77, [(140, 141, ARRIVES, four), (700, 701, ARRIVES, four), (1400, 1430, ALL, 0)]),
+                       lane(0, 96, 77, [(300, 340, BARRIER, four), (850, 860, BARRIER, four), (1650, 1651, ALL, 0)])])
+    assert np.allclose(waits(found, 0, "bar.sync"), [(50, 150), (450, 450.5)], atol=0.01)
+    assert np.allclose(waits(found, 1, "bar.sync"), [(100, 150), (400, 450)], atol=0.01)
+    assert waits(found, 2, "bar.sync") == waits(found, 2, "bar.arrive") == []
+    assert np.allclose(waits(found, 3, "bar.sync"), [(150, 170), (425, 450)], atol=0.01)
+    for warp, since in enumerate((750, 800, 700, 825)):
+        assert np.allclose(waits(found, warp, "syncthreads"), [(since, max(825, since + 0.5))], atol=0.01)
 
 
 def test_no_time_passes():

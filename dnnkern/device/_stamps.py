@@ -23,14 +23,16 @@ STAMPS = "dnnkern_stamps"
 RECORD, HEAD = 16, 8 << 13
 BEGIN, END = 1, 2  # sites; 0 is none
 _BITS = 19         # of the number of a lane's records, in a register that has the lane's number above them
+THREADS = 1 << 16  # what a barrier's record has beyond its number: how many threads meet there, 0 for all
 MOST_LANES = (1 << 32 - _BITS) - 1  # the last number stands for blocks that store nothing
 _COUNT = (1 << _BITS) - 1           # where counting ends
 
 # NVVM's version of PTX is newer than what an older ptxas or driver takes; none of what kernels use is newer than this one.
 _NEWEST = 8, 8
 
+_NOTHING = "mov.b32 more, 0;"
 _ASM = re.compile(r"\t// begin inline asm\n(.*?)\n\t// end inline asm\n", re.DOTALL)
-_BARRIER = r"\bbar(?:rier)?(?:\.cta)?\.(?:sync\S*|red\S*\s+%\w+,)\s+(%?\w+)"
+_BARRIER = r"\bbar(?:rier)?(?:\.cta)?\.(?:{}\S*|red\S*\s+%\w+,)\s+(%?\w+)(?:,\s*(?!!?%p)(%?\w+))?"  # number, threads
 _KINDS = (  # kind, pattern of a PTX instruction, what it is called
     ("mbarrier", r"mbarrier\.try_wait\S* \w+, \[(%\w+)\]", "mbarrier_wait"),
     ("product", r"wgmma\.commit_group", "issues wgmma"),
@@ -39,7 +41,8 @@ _KINDS = (  # kind, pattern of a PTX instruction, what it is called
     ("store", r"cp\.(?:reduce\.)?async\.bulk\.\S*global\.shared::cta", "issues a store"),
     ("stores", r"cp\.async\.bulk\.wait_group\S* (\d+)", "bulk_wait"),
     ("groups", r"cp\.async\.wait_(?:group|all)\S*", "wait_copies"),
-    ("barrier", _BARRIER, "bar.sync"),
+    ("barrier", _BARRIER.format("sync"), "bar.sync"),
+    ("arrival", _BARRIER.format("arrive"), "bar.arrive"),
     ("cluster", r"barrier\.cluster\.wait", "cluster barrier"),
     ("grid", r"griddepcontrol\.wait", "wait_for_previous_grid"),
 )
@@ -51,8 +54,8 @@ class Site(NamedTuple):
     Attributes
     ----------
     kind : str
-        "mbarrier", "product", "products" (the wait for them), "copy", "store", "stores" (the wait), "groups", "barrier", "cluster",
-        "grid", "begin" or "end".
+        "mbarrier", "product", "products" (the wait for them), "copy", "store", "stores" (the wait), "groups", "barrier", "arrival" (at
+        one), "cluster", "grid", "begin" or "end".
     name : str
         As the simulator calls what waits.
     text : str
@@ -98,23 +101,24 @@ def stamped(text, blocks, capacity, name=STAMPS, maps=()) -> tuple:
 
 
 def _site(text, maps):
-    """The `Site` of an instruction, or of several in one text, and the operand that says which barrier; None of others."""
+    """The `Site` of an instruction, or of several in one text, and what makes its record's last number; None of others."""
     for kind, pattern, name in _KINDS:
         found = re.search(pattern, text)
         if found is None:
             continue
         if kind == "product":
             shapes = re.findall(r"wgmma\.mma_async\.sync\.aligned\.(m\w+)\.(\S+)", text)
-            return Site(kind, name, f"{shapes[0][0]} {shapes[0][1]}, {len(shapes)} of them" if shapes else ""), "0"
+            return Site(kind, name, f"{shapes[0][0]} {shapes[0][1]}, {len(shapes)} of them" if shapes else ""), _NOTHING
         if kind in ("copy", "store"):
             addresses = re.findall(r"\[(%\w+)[\],]", text)
             what = next((f"tensor map {maps[register]}" for register in addresses if register in maps), "")
-            return Site(kind, name, what), addresses[-1] if kind == "copy" else "0"
+            return Site(kind, name, what), f"mov.b32 more, {addresses[-1]};" if kind == "copy" else _NOTHING
         if kind in ("products", "stores"):
-            return Site(kind, name + ("_read" if ".read" in found[0] else ""), pending=int(found[1])), "0"
-        if kind == "barrier":
-            return Site(kind, "syncthreads" if found[1] == "0" else name), found[1]
-        return Site(kind, name), found[1] if kind == "mbarrier" else "0"
+            return Site(kind, name + ("_read" if ".read" in found[0] else ""), pending=int(found[1])), _NOTHING
+        if kind in ("barrier", "arrival"):
+            site = Site(kind, "syncthreads" if found[1] == "0" and kind == "barrier" else name)
+            return site, f"mad.lo.u32 more, {found[2] or 0}, {THREADS}, {found[1]};"
+        return Site(kind, name), f"mov.b32 more, {found[1]};" if kind == "mbarrier" else _NOTHING
     return None
 
 
@@ -152,20 +156,21 @@ def _before():
 
 
 def _after(site, more, capacity, name, second="mov.u32 end, %clock;"):
-    """`more`: a register or a number that goes into the record."""
+    """`more`: what sets the register of this name, which goes into the record."""
     return _lines(
         f"{{ .reg .pred fits, counts; .reg .b32 end, count, lane, more; .reg .b64 at, base; {second}",
         f"and.b32 count, %stamp_next, {_COUNT}; shr.u32 lane, %stamp_next, {_BITS};",
         f"setp.lt.and.u32 fits, count, {capacity}, %stamp_leads; setp.ne.and.u32 counts, count, {_COUNT}, %stamp_leads;",
         f"mad.lo.u32 lane, lane, {capacity}, count; ld.const.u64 base, [{name}]; mad.wide.u32 at, lane, {RECORD}, base;",
-        *([f"mov.b32 more, {more};"] if more != "timer" else []),
-        f"@fits st.global.v4.b32 [at+{HEAD}], {{%stamp_begin, end, {site}, more}};",
+        *([more] if more else []),
+        # Two stores, not one of four registers side by side: a kernel that has none to spare would move others to memory.
+        f"@fits st.global.v2.b32 [at+{HEAD}], {{%stamp_begin, end}}; @fits st.global.v2.b32 [at+{HEAD + 8}], {{{site}, more}};",
         "@counts add.u32 %stamp_next, %stamp_next, 1; }")
 
 
 def _timed(site, capacity, name):
     """A record of the clock and the global timer."""
-    return _before() + _after(site, "timer", capacity, name,
+    return _before() + _after(site, "", capacity, name,
                               second=".reg .b64 timer; mov.u64 timer, %globaltimer; mov.b64 {end, more}, timer;")
 
 

@@ -7,11 +7,11 @@ A copy is in flight from when it is issued until the first wait at its barrier e
 before it has ended, until the wait that it must have ended for: it may have ended earlier, where nobody waited at that time.
 """
 import bisect
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import NamedTuple
 
 from ..device._events import Lanes
-from ..device._stamps import BEGIN, END
+from ..device._stamps import BEGIN, END, THREADS
 
 RUNS, ISSUES = "runs", ("issues wgmma", "issues a copy", "issues a store")
 _SHARED = (1 << 24) - 1  # of an address in the cluster's window: where it is in its block
@@ -58,8 +58,30 @@ def slices_of(lanes, sites, clock_hz, origin) -> tuple:
                             for clock, cycles, site, more, _ in records]
         for records in warps.values():
             records.sort(key=lambda record: record[:2])
+        if not any(lane.dropped for lane in lanes if lane.block == block):
+            _meet(warps)
         found += [(block, *each) for each in (*_threads(warps), *_products(warps), *_copies(warps))]
     return found, sms
+
+
+def _meet(warps):
+    """Set the ends of waits at barriers of threads to when the last thread came. The clock that follows such an instruction is read before
+    the warp stands still, so the records alone do not say it."""
+    came, turns = defaultdict(list), Counter()
+    for warp, records in warps.items():
+        for k, (begin, _, site, more) in enumerate(records):
+            if site.kind in ("barrier", "arrival"):
+                came[more].append((begin, turns[warp, more], warp, k))
+                turns[warp, more] += 1
+    for more, arrivals in came.items():
+        size, together = more // THREADS // 32, defaultdict(list)
+        for n, arrival in enumerate(sorted(arrivals)):  # without a number of threads each warp of the block comes once a turn
+            together[n // size if size else arrival[1]].append(arrival)
+        for group in together.values():
+            if len(group) >= size:
+                for _, _, warp, k in group:
+                    begin, end, *others = warps[warp][k]
+                    warps[warp][k] = begin, max(end, group[-1][0]), *others
 
 
 def _counted(records, near):
@@ -90,7 +112,7 @@ def _threads(warps):
         for begin, end, site, more in records:
             if begin > now:
                 yield ("thread", warp), now, begin, RUNS, {}
-            if site.kind not in ("begin", "end") and end > max(begin, now):
+            if site.kind not in ("begin", "end", "arrival") and end > max(begin, now):
                 yield ("thread", warp), max(begin, now), end, site.name, _details(site, more)
             now = max(now, end)
 
@@ -100,7 +122,7 @@ def _details(site, more):
         barrier = {"barrier": f"mbarrier {more & _SHARED:#x}"}
         return barrier | {"what": site.text} if site.text else barrier
     if site.kind == "barrier":
-        return {"barrier": f"barrier {more}"}
+        return {"barrier": f"barrier {more % THREADS}"}
     if site.kind == "products":
         return {"pending": site.pending}
     return {"what": site.text} if site.text else {}
