@@ -57,10 +57,14 @@ dist: $(call with,dist)
 smoke: dist
 	VENV=$(VENV) .ci/smoke $(PYTHONS)
 
-# What docs/releasing.md says of a release's files: kernel packs, licences and checksums beside wheel and sdist.
+# What docs/releasing.md says of a release's files: kernel packs, licences and checksums beside wheel and sdist. The packs serve the wheel in an
+# environment of its own, without compilers. ARGS="--set demo" makes small packs in minutes, to try it out.
 release: dist packs
 	cp build/dnnkern-*.pack dist
 	$(BIN)/python .ci/licences.py > dist/licences.md
+	$(BIN)/python -m venv --clear $(VENV)-release
+	$(VENV)-release/bin/python -m pip install --quiet dist/*.whl
+	$(VENV)-release/bin/python .ci/served.py dist/*.pack
 	cd dist && sha256sum * > SHA256SUMS
 
 planted: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12))

@@ -221,9 +221,10 @@ def report(arguments):
 
 
 def trace(arguments):
-    """Write the schedule of a problem's kernels, as the simulator runs them, to a file that Perfetto opens."""
+    """Write what the warps of a problem's kernels do when, on a GPU or as the simulator runs them, to a file that Perfetto opens."""
     from . import _trace
-    if not _is_simulated():
+    from .device import DEVICE
+    if DEVICE == "cpu":
         return _trace.elsewhere(arguments.argv)
     return _trace.trace(arguments.make(arguments), arguments.algo, arguments.out, arguments.json)
 

@@ -39,7 +39,7 @@ def _limits(command):
     add_outputs(limits.add_argument)
     if command == "trace":
         from ._trace import OUT
-        limits.add_argument("--algo", help="its kernels; default: what a GPU of the simulated device would run")
+        limits.add_argument("--algo", help="its kernels; default: what a call runs on the GPU, or would run on the simulated one")
         limits.add_argument("--out", metavar="FILE", type=Path, default=Path(OUT), help="default: %(default)s")
         return limits
     if command == "check":

@@ -20,7 +20,7 @@ from dnnkern.host import packs
 from dnnkern.host.paths import cache_dir
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-TYPES = {"string": str, "integer": int, "boolean": bool, "list": list, "object": dict, "null": type(None)}
+TYPES = {"string": str, "integer": int, "number": float, "boolean": bool, "list": list, "object": dict, "null": type(None)}
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from dataclasses import replace
 from ..device.index import ceil_div
 from ..host.products import default_output
 from ..host.tensor import Tensor
-from ..host.words import addend_dtype, like, new_words, taken
+from ..host.words import addend_dtype, check_sizes, like, new_words, taken
 from ..sketch import problem
 from ._checks import AMAX, FACTORS, SCALES
 
@@ -30,23 +30,16 @@ def _array(layout, dtype, images, heads, rows, elements):
     return shapes.get(layout, (images, heads, rows, elements)), dtype
 
 
-def _check(op, shape, known):
-    if not known:
-        raise ValueError(f"{op}: {'x'.join(map(str, shape))}; expected batch x heads x rows x elements")
-
-
 @words("sdpa_fwd", "sdpa_bwd", small={"sdpa_fwd": (*_SMALL, *_FORWARD), "sdpa_bwd": _SMALL})
 def _sdpa(op, shape, dtype, *, kv_heads=None, keys=None, value_size=None, bottom_right=False, bias: _SHARED = None, mask: _SHARED = None,
           sink=False, lengths=False, ragged=False, dropout_mask: _SHARED = None, page=None, block_mask=False, stats=False, lse=False,
           scales=False, quantized=False, **options):
-    _check(op, shape, len(shape) == 4)
+    check_sizes(op, shape, "batch x heads x rows x elements")
     batch, heads, rows, d = shape
     keys, kv_heads, e = (other if given is None else given for given, other in ((keys, rows), (kv_heads, heads), (value_size, d)))
     layout = options["layout"] = "THD" if ragged else options["layout"]
     scores, addend, pages = (batch, heads, rows, keys), addend_dtype(default_output(dtype)), page and ceil_div(keys, page)
-    stored = layout, dtype, batch, kv_heads, keys
-    if page:
-        stored = "BSHD" if layout == "THD" else layout, dtype, batch * pages, kv_heads, page
+    stored = "BSHD" if page and layout == "THD" else layout, dtype, batch * (pages or 1), kv_heads, page or keys
     offsets, begins, of_table = ((batch + 1,), "int32"), ragged and ((batch + 1,), "int64"), page and ((batch, pages), "int32")
     optional = {
         "bias": _of_scores(bias, scores, addend), "mask": _of_scores(mask, scores, "bool"), "sink": sink and ((heads,), addend),
@@ -71,7 +64,7 @@ def _sdpa(op, shape, dtype, *, kv_heads=None, keys=None, value_size=None, bottom
     "2x4x20x32 bf16 --cache e4m3 --scales --page 4"))
 def _decode(op, shape, dtype, *, kv_heads=None, rows=1, value_size=None, cache=None, scales=False, page=None, bias: _SHARED = None,
             window=-1, sink=False, lse=False, **options):
-    _check(op, shape, len(shape) == 4)
+    check_sizes(op, shape, "batch x heads x rows x elements")
     if page is not None and page < 1:
         raise ValueError(f"{op}: pages of {page} keys; expected one at least")
     (batch, heads, keys, d), layout = shape, options["layout"]
@@ -89,7 +82,7 @@ def _decode(op, shape, dtype, *, kv_heads=None, rows=1, value_size=None, cache=N
 @words("rope_fwd", "rope_bwd", small=("2x3x5x16 f32", "3x7x20 bf16 --pairs 5 --angles f32", "2x4x3x32 f16 --heads-inside --interleaved",
                                       "4x9x8 f64 --in-place"))
 def _rope(op, shape, dtype, *, pairs=None, heads_inside=False, angles=None, in_place=False, **options):
-    _check(op, shape, len(shape) >= 2 + heads_inside)
+    check_sizes(op, shape[-3:], *["rows x elements"] * (not heads_inside), "heads x rows x elements")
     pairs, x = shape[-1] // 2 if pairs is None else pairs, "x" if op == "rope_fwd" else "dy"
     of_rows = (shape[-3], 1, pairs) if heads_inside else (shape[-2], pairs), angles or dtype
     return problem(op, **{x: (shape, dtype)}, cos=of_rows, sin=of_rows, out=x if in_place else None, **options)

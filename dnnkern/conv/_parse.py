@@ -1,30 +1,24 @@
 """Convolutions in words: ``64x64x56x56 k64 3x3 s1 p1 bf16 nhwc --bias --activation relu``, for the command line and for lists of shapes."""
-import argparse
 import re
 
 from ..engine.program_words import STEPS, with_image_program
 from ..host.products import default_output
-from ..host.words import addend_dtype, dtype_word, image, new_words, sizes_word, taken, terms
+from ..host.words import addend_dtype, any_of, dtype_word, image, in_each_dtype, new_words, sizes_word, taken, terms
 from ..sketch import problem
 
 words, FAMILY, SMALL, parse_problem = new_words()
-_KNOWN = terms(windows=True, numbers=[("k64", "k"), ("g32", "groups")])
 _HELP = ("64x64x56x56 (N, C and the image extents, in this order for every layout), k64 (filters), 3x3 (their extents), s2 or s2x1 "
          "(stride), p1, p1x2 or p0:1x2:0 (padding, before:after), d2 (dilation), g32 (groups), a dtype, nchw or nhwc")
-_SMALL = tuple(f"{text} {dtype}" for dtype in ("f32", "bf16", "f16", "f64") for text in
-               ("1x16x5x6 k24 3x3 p1 nhwc", "2x6x5x6 k10 3x3 s2 p1 g2 nchw"))
+_OTHERS = any_of(f"not a word of a convolution; expected {_HELP}", terms(windows=True, numbers=[("k64", "k"), ("g32", "groups")]),
+                 lambda text: ("dtype", dtype_word(text)))
+_SMALL = in_each_dtype("1x16x5x6 k24 3x3 p1 nhwc", "2x6x5x6 k10 3x3 s2 p1 g2 nchw")
 
 
 def _word(text):
     """(what, value)."""
     if re.fullmatch(r"\d+(x\d+)*", text):
         return "shape" if text.count("x") > 1 else "filter", sizes_word(text)
-    for kind in (_KNOWN, lambda text: ("dtype", dtype_word(text))):
-        try:
-            return kind(text.lower())
-        except argparse.ArgumentTypeError:
-            pass
-    raise argparse.ArgumentTypeError(f"{text!r} is not a word of a convolution; expected {_HELP}")
+    return _OTHERS(text.lower())
 
 
 _WORDS = {"type": _word, "help": _HELP, "metavar": "WORD"}
@@ -73,7 +67,7 @@ def _conv(op, *terms: _WORDS, dtype_w=None, bias=False, residual=False, activati
     return with_image_program(problem(function, **taken(function, arrays), alpha=alpha, beta=beta, **fused, **options), program)
 
 
-@words("conv_bwd_bias", small=tuple(f"2x24x9x8 {layout} {dtype}" for dtype in ("f32", "bf16", "f16", "f64") for layout in ("nchw", "nhwc")))
+@words("conv_bwd_bias", small=in_each_dtype("2x24x9x8 nchw", "2x24x9x8 nhwc"))
 def _bias(op, *terms: _WORDS, out_dtype=None):
     (shape, dtype), given = _described(op, terms, "shape", "dtype")
     layout = given.get("layout", "NCHW")

@@ -1,6 +1,7 @@
 """Programs in words, for the command line: ``8192x4096 bf16 mul@4096 add@8192x4096 gelu``, a chain from one array on; with reductions
 ``8192x4096 bf16 sub@row-max exp div@row-add`` is softmax."""
 import argparse
+import contextlib
 
 from ..device.program import Program, Step
 from ..engine.program_words import chain, step_word
@@ -18,11 +19,9 @@ def _row_step_word(text):
     mode, found, reduction = text.partition(ROW)
     if not found:
         return step_word(text)
-    try:
+    with contextlib.suppress(argparse.ArgumentTypeError):
         if reduction in MODES:
             return step_word(f"{mode}@0.5")[0], reduction
-    except argparse.ArgumentTypeError:
-        pass
     raise argparse.ArgumentTypeError(f"{text!r}: expected a function of two values, and one of {', '.join(MODES)}")
 
 

@@ -113,7 +113,8 @@ class Function:
 
     def __init__(self, binary, index, shared, cluster):
         self.binary = binary
-        self.kernel = kernel = driver.cuLibraryGetKernel(_library(binary.code), binary.entry.encode())
+        self.library = _library(binary.code)
+        self.kernel = kernel = driver.cuLibraryGetKernel(self.library, binary.entry.encode())
         handle = driver.cuDeviceGet(index)
         if binary.shared + shared > _LIMIT_DEFAULT_SHARED:  # static and dynamic together
             driver.cuKernelSetAttribute(raw.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared, kernel, handle)
@@ -246,7 +247,7 @@ class Executable:
         order = _positions(self.launches, parameters)
         arch = device(index).arch
         with on_device(index):
-            self.functions = [Function(compile_kernel(k.kernel, k.signature, arch), index, k.shared, k.cluster) for k in self.launches]
+            self.functions = [Function(self.compiled(k, arch), index, k.shared, k.cluster) for k in self.launches]
         fields = ["Q" if kind == "pointer" else CODE[kind] for _, kind in self.parameters]
         self.shifted = _shifted_pointers(self.launches, order)  # they follow the dynamic values, each of which has eight bytes
         self.slots, size = [], 8 * (len(fields) + len(self.shifted))
@@ -281,6 +282,10 @@ class Executable:
         self.mapped = tuple(slot[0] for slots in self.slots for slot in slots if isinstance(slot, tuple))  # positions of values
         self.is_steady = not self.tables
         self.is_replayed = self.is_steady and len(self.launches) > 1
+
+    def compiled(self, launch, arch):
+        """The `Binary` of a launch's kernel."""
+        return compile_kernel(launch.kernel, launch.signature, arch)
 
     def new_frame(self):
         """One that the caller keeps, for a thread of its own."""

@@ -21,6 +21,7 @@ FUNCTIONS = {
     "cuDevicePrimaryCtxRetain": (_SIZE, _INT), "cuCtxGetCurrent": (_SIZE,), "cuCtxSetCurrent": (None, _POINTER),
     "cuCtxGetDevice": (_INT,), "cuCtxSynchronize": (None,), "cuPointerGetAttribute": (_INT, _INT, _POINTER),
     "cuLibraryLoadData": (_SIZE, *[_POINTER] * 3, _UINT, *[_POINTER] * 2, _UINT), "cuLibraryGetKernel": (_SIZE, *[_POINTER] * 2),
+    "cuLibraryGetGlobal": (_SIZE, *[_POINTER] * 3),
     "cuKernelSetAttribute": (None, _INT, _INT, _POINTER, _INT), "cuKernelGetFunction": (_SIZE, _POINTER),
     "cuLaunchKernelEx": (None, *[_POINTER] * 4),
     "cuTensorMapEncodeTiled": (*_MAP, *[_POINTER] * 2, *[_INT] * 4),

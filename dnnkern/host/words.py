@@ -7,6 +7,7 @@ word is follows from the annotation (a function of the text, a tuple of choices,
 parameter's default, else from its name: `_KINDS`, and what the family adds.
 """
 import argparse
+import contextlib
 import functools
 import inspect
 import re
@@ -25,11 +26,11 @@ from .tensor import Tensor
 
 _TOLD = {
     "shape": "64x256x56x56; of images N, C and the extents, in this order for every layout", "dtype": "of the arrays: float32, bf16, ...",
-    "in_place": "write the result over the input", "convolution": "flip the filter", "corners": "align_corners", "overwrite": "beta is 0",
+    "in_place": "write the result over the input", "convolution": "flip the filter", "overwrite": "beta is 0",
     "scaled": "with grad_scale and found_inf", "counted": "with the step number on the device", "narrow": "states in the parameters' dtype",
     "states": "optional ones: v,momenta", "keep": "the value before the last function is a result too",
     "only_rows": "the last value itself is no result", "rows": "reductions of the last value: add,amax; of a cache: queries per sequence",
-    "weights": "dtype of gamma and beta", "lengths": "sequences have lengths of their own", "page": "keys per page",
+    "weights": "dtype of gamma, beta and given statistics", "lengths": "sequences have lengths of their own", "page": "keys per page",
     "ragged": "sequences begin at offsets, rows as in thd", "bottom_right": "align the last query to the last key",
     "block_mask": "a bit per block of 128 queries and 128 keys", "lse": "also return the log-sum-exp", "indices": "their dtype",
     "quantized": "fp8 scales of probabilities and result, and their largest magnitudes", "cache": "dtype of the caches",
@@ -39,8 +40,7 @@ _TOLD = {
     "mode": "relu, exp, add, ...", "parameters": "upper_clip=6, alpha=0.5, ...", "slope": "shape of prelu's slope", "keys": "their number",
     "scales": "of 8-bit floats; of products by tensor, row (and column), block, or two of none, tensor, row, column, block: row,tensor",
     "dtype_w": "of the filter, where it is another 8-bit float", "dtype_b": "of b, where it is another 8-bit float",
-    "weight": "class weights", "positions": "shape of the indices: 16x1024", "padding": "padding_idx; padding_mode",
-    "frequency": "scale_grad_by_freq", "smoothing": "label_smoothing", "ignore": "ignore_index", "labels": "of the longest target",
+    "weight": "class weights", "positions": "shape of the indices: 16x1024", "labels": "of the longest target",
     "steps": "functions, one after the other: relu, add@4096 (another array), mul@0.5 (a number), in a reduction sub@row-max",
     "layout": "nn, nt, tn, tt: t is stored transposed", "grads": "dtype of the gradients", "master": "with float32 master weights",
     "shapes": "of the arrays, with commas: 64x3x7x7,64,12*256x256 (the last one twelve times)", "running": "dtype of running statistics",
@@ -114,7 +114,10 @@ def _add_arguments(op, ops, form, kinds, parser):
         else:
             how |= kind if isinstance(kind, dict) else {"type": kind} if callable(kind) else {"choices": kind}
         if p.kind is p.KEYWORD_ONLY:
-            parser.add_argument(("--no-" if p.default is True else "--") + p.name.replace("_", "-"), dest=p.name, default=p.default, **how)
+            flag = _SHORT.get(p.name, p.name)
+            if not isinstance(p.default, bool):
+                how.setdefault("metavar", None if "choices" in how else flag.upper())
+            parser.add_argument(("--no-" if p.default is True else "--") + flag.replace("_", "-"), dest=p.name, default=p.default, **how)
         else:
             count = {"nargs": "*"} if p.kind is p.VAR_POSITIONAL else {} if p.default is p.empty else {"nargs": "?", "default": p.default}
             parser.add_argument(p.name, **count, **how)
@@ -146,6 +149,11 @@ def _make(op, form, arguments):
 def like(t):
     """A tensor's shape and dtype, as `dnnkern.problem` takes them; None for None."""
     return t and (t.shape, t.dtype)
+
+
+def optional(shape, dtype):
+    """An array of this shape, as `dnnkern.problem` takes it; None for None."""
+    return None if shape is None else (shape, dtype)
 
 
 def taken(op, given):
@@ -181,6 +189,12 @@ def of_images(op, forward, shape, dtype, terms, **given):
     return either(op, forward, x=(image(shape, given.get("layout", "NCHW")), dtype), **given)
 
 
+def check_sizes(op, shape, *expected):
+    """Raise ValueError if the sizes of a word are not as many as one of the expected texts names: "MxNxK"."""
+    if len(shape) not in [text.count("x") + 1 for text in expected]:
+        raise ValueError(f"{op}: '{'x'.join(map(str, shape))}' is not {' or '.join(expected)}")
+
+
 def addend_dtype(out):
     """dtype of a bias or c beside results of this dtype."""
     return "float32" if out == "int8" or out in FP8 else out
@@ -211,6 +225,12 @@ def sizes_word(text):
     return sizes
 
 
+def window_word(text):
+    """Sizes, one alone as a number; None for "global", the whole image."""
+    sizes = None if text == "global" else sizes_word(text)
+    return sizes and (sizes if len(sizes) > 1 else sizes[0])
+
+
 def shape_word(text):
     """Sizes written 64x256, or "scalar"."""
     return () if text == "scalar" else sizes_word(text)
@@ -232,12 +252,28 @@ def value_word(text):
     return int(text) if re.fullmatch(r"-?\d+", text) else float(text) if re.fullmatch(r"-?\d*\.?\d+(e-?\d+)?", text) else text
 
 
+def any_of(told, *kinds):
+    """A word of the first of these kinds that takes it; `told` is what argparse's error says that it is not."""
+    def word(text):
+        for kind in kinds:
+            with contextlib.suppress(argparse.ArgumentTypeError):
+                return kind(text)
+        raise argparse.ArgumentTypeError(f"{text!r} is {told}")
+    return word
+
+
+def in_each_dtype(*texts):
+    """Problems in words, that end with a dtype, of each that most operations have."""
+    return tuple(f"{text} {dtype}" for dtype in ("f32", "bf16", "f16", "f64") for text in texts)
+
+
 _WINDOW = {"stride": r"s(\d+(?:x\d+)*)", "padding": r"p(\d+(?::\d+)?(?:x\d+(?::\d+)?)*)", "dilation": r"d(\d+(?:x\d+)*)"}
 
 
-def terms(windows=False, numbers=(), **flags):
+def terms(windows=False, numbers=(), named={}, **flags):
     """A word of ``*terms``, (parameter, value): a layout, one of the flags, {text: (parameter, value)}, a number as in `numbers`,
-    (example, parameter), and with windows s2 (stride), p1 or p0:1x2:0 (padding) and d2 (dilation)."""
+    (example, parameter), ``parameter=value`` as in `named`, {parameter: kind of the value}, and with windows s2 (stride), p1 or p0:1x2:0
+    (padding) and d2 (dilation)."""
     known = {**flags, "nchw": ("layout", "NCHW"), "nhwc": ("layout", "NHWC")}
     patterns = {**{name: re.sub(r"\d+", r"(\\d+)", example) for example, name in numbers}, **(_WINDOW if windows else {})}
 
@@ -246,19 +282,26 @@ def terms(windows=False, numbers=(), **flags):
     def term(text):
         if text.lower() in known:
             return known[text.lower()]
+        name, _, value = text.partition("=")
+        if name in named:
+            return name, named[name](value)
         for name, pattern in patterns.items():
             if found := re.fullmatch(pattern, text):
                 values = tuple(tuple(map(int, part.split(":"))) if ":" in part else int(part) for part in found[1].split("x"))
                 return name, values[0] if len(values) == 1 and isinstance(values[0], int) else values
         raise argparse.ArgumentTypeError(f"{text!r} is none of {term.told}")
-    term.told = f"{window}{', '.join((*known, *dict(numbers)))}"
+    term.told = f"{''.join(f'{name}=.. ({_TOLD[name]}), ' for name in named)}{window}{', '.join((*known, *dict(numbers)))}"
     return term
 
 
 _KINDS = {"axes": integers_word, "layout": str.upper, "shapes": shapes_word,
           **dict.fromkeys(("dtype", "dtype_b", "dtype_w", "out", "out_dtype", "to", "weights", "running", "cache", "angles", "grads"),
                           dtype_word),
-          **dict.fromkeys(("shape", "a", "b", "c", "mask"), shape_word), **dict.fromkeys(("size", "window", "positions"), sizes_word)}
+          **dict.fromkeys(("shape", "a", "b", "c", "mask"), shape_word), **dict.fromkeys(("size", "positions"), sizes_word),
+          "window": window_word}
+_SHORT = {"label_smoothing": "smoothing", "ignore_index": "ignore", "padding_idx": "padding", "padding_mode": "padding",
+          "scale_grad_by_freq": "frequency", "align_corners": "corners"}
+"""What options are called that stand for public functions' parameters of longer names."""
 _KIND_OF_DEFAULT = {int: int, float: float, tuple: integers_word}
 
 

@@ -3,24 +3,19 @@
 from ..host.words import either, new_words
 
 words, FAMILY, SMALL, parse_problem = new_words()
+_SMALL = "5x100 f32", "4x9 f64 --reduction sum --targets int32"
 
 
-def _classes(op, scores, shape, dtype, targets="int64", weight=False, **options):
+@words("nll_loss_fwd", "nll_loss_bwd", small=(*_SMALL, "3x777 bf16 --weight", "2x6x5x8 f16 --reduction none"))
+@words("cross_entropy_fwd", "cross_entropy_bwd", small=(*_SMALL, "3x777 bf16 --weight --smoothing 0.1", "2x6x5x8 f16 --targets soft"))
+def _classes(op, shape, dtype, *, targets="int64", weight=False, **options):
     """The classes are along axis 1, or the only axis."""
     axis = min(1, len(shape) - 1)
     given = (shape, dtype) if targets == "soft" else (shape[:axis] + shape[axis + 1:], targets)
-    return either(op, op.replace("bwd", "fwd"), **{scores: (shape, dtype)}, targets=given,
+    return either(op, op.replace("bwd", "fwd"), **{"logits" if "entropy" in op else "logp": (shape, dtype)}, targets=given,
                   weight=(shape[axis:axis + 1], dtype) if weight else None, **options)
 
 
-words("cross_entropy_fwd", "cross_entropy_bwd", small=("5x100 f32", "3x777 bf16 --weight --smoothing 0.1", "2x6x5x8 f16 --targets soft",
-                                                       "4x9 f64 --reduction sum --targets int32"))(
-    lambda op, shape, dtype, *, targets="int64", weight=False, smoothing=0.0, ignore=-100, reduction="mean": _classes(
-        op, "logits", shape, dtype, targets, weight, label_smoothing=smoothing, ignore_index=ignore, reduction=reduction))
-words("nll_loss_fwd", "nll_loss_bwd", small=("5x100 f32", "3x777 bf16 --weight", "2x6x5x8 f16 --reduction none",
-                                             "4x9 f64 --reduction sum --targets int32"))(
-    lambda op, shape, dtype, *, targets="int64", weight=False, ignore=-100, reduction="mean": _classes(
-        op, "logp", shape, dtype, targets, weight, ignore_index=ignore, reduction=reduction))
 words("mse_loss_fwd", "mse_loss_bwd", small=("5x100 f32", "3x777 bf16 --reduction none", "4099 f16 --reduction sum", "4x9 f64"))(
     lambda op, shape, dtype, **options: either(op, "mse_loss_fwd", x=(shape, dtype), target=(shape, dtype), **options))
 words("ctc_loss_fwd", "ctc_loss_bwd", small=("12x3x7 f32 4", "9x2x33 bf16 3 --blank 5", "5x2x4 f16 3 --zero-infinity --targets int32",

@@ -4,7 +4,7 @@ from ..device.index import ceil_div
 from ..engine.program_words import STEPS, with_program
 from ..engine.scales import BLOCK
 from ..host.products import default_output
-from ..host.words import addend_dtype, matching, new_words, sizes_word
+from ..host.words import addend_dtype, check_sizes, matching, new_words, sizes_word
 from ..sketch import problem
 
 _LAYOUTS, _LAYOUTS_OF_B = ("nn", "nt", "tn", "tt"), ("nn", "nt")  # t: stored transposed
@@ -34,15 +34,10 @@ def _operands(shape, dtype, dtype_b, scales, options, *, groups=()):
             **{name: (of[by], "float32") for name, of, by in zip(("scale_a", "scale_b"), shapes, scales or ()) if by != "none"}}
 
 
-def _check(op, shape, *expected):
-    if len(shape) not in map(len, expected):
-        raise ValueError(f"{op}: '{'x'.join(map(str, shape))}' is not {' or '.join(map('x'.join, expected))}")
-
-
 @words("matmul", small=("8x8x8 f32", "2x9x5x7 bf16 tn --bias row"))
 def _matmul(op, shape, dtype, layout: _LAYOUTS = "nn", *, dtype_b=None, scales=None, bias: _BIAS = None, c=False,
             in_place=False, program: STEPS = (), **options):
-    _check(op, shape, "MNK", "BMNK")
+    check_sizes(op, shape, "MxNxK", "BxMxNxK")
     (*batch, m, n, _), out = shape, options["out_dtype"] or default_output(dtype)
     options.update({f"transpose_{name}": letter == "t" or options[f"transpose_{name}"] for name, letter in zip("ab", layout)})
     if bias:
@@ -55,7 +50,7 @@ def _matmul(op, shape, dtype, layout: _LAYOUTS = "nn", *, dtype_b=None, scales=N
 
 @words("grouped_matmul", small=("2x5x4x3 f32", "2x5x4x3 bf16 nt --bias"))
 def _grouped(op, shape, dtype, layout: _LAYOUTS_OF_B = "nn", *, dtype_b=None, scales=None, bias=False, **options):
-    _check(op, shape, "GMNK")
+    check_sizes(op, shape, "GxMxNxK")
     options["transpose_b"] |= layout == "nt"
     if bias:
         options["bias"] = (shape[0], shape[2]), addend_dtype(options["out_dtype"] or default_output(dtype))
@@ -65,6 +60,6 @@ def _grouped(op, shape, dtype, layout: _LAYOUTS_OF_B = "nn", *, dtype_b=None, sc
 
 @words("grouped_matmul_bwd_weights", small=("2x5x4x3 f32",))
 def _weights(op, shape, dtype, **options):
-    _check(op, shape, "GMNK")
+    check_sizes(op, shape, "GxMxNxK")
     groups, m, n, k = shape
     return problem(op, a=((m, k), dtype), dy=((m, n), dtype), group_offsets=((groups + 1,), "int32"), **options)

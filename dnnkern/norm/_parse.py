@@ -1,7 +1,6 @@
 """Normalisations in words, for the command line: of rows ``8192x4096 bf16 --axis -1 --weights float32``; of channels
 ``64x256x56x56 bf16 nhwc relu g32``; local response ``64x96x55x55 bf16 nhwc 5``."""
-from ..device.activation import MODES as ACTIVATIONS
-from ..device.activation import Activation
+from ..device.activation import MODES as ACTIVATIONS, Activation
 from ..engine.program_words import STEPS, with_image_program, with_program
 from ..host.tensor import Tensor
 from ..host.words import dtype_word, either, image, new_words, of_images, terms
@@ -17,8 +16,8 @@ _GROUP = ("4x6x5x3 f32 relu g2", "3x16x7 bf16 nhwc weights=float32 g4", "5x10 f1
 _PROGRAMS = "4x6x5x3 f32 --program mul@6x1x1 gelu", "3x16x7 bf16 nhwc --program add@3x16x7 relu mul@0.5"
 _KINDS = {"x": WHOLE, "dy": WHOLE, "y": WHOLE, "residual": WHOLE, "gamma": WEIGHT, "beta": WEIGHT, "running_mean": RUNNING,
           "running_var": RUNNING, "var": RUNNING, "mean": STATISTIC, "rstd": STATISTIC, "dgamma": STATISTIC, "dbeta": STATISTIC}
-_TERMS = terms(numbers=[("g32", "groups")], **{mode: ("activation", mode) for mode in ACTIVATIONS}, **{m: ("mode", m) for m in MODES},
-               **{name: (name, True) for name in ("residual", "running", "frozen")})
+_TERMS = terms(numbers=[("g32", "groups")], named={"weights": dtype_word}, **{mode: ("activation", mode) for mode in ACTIVATIONS},
+               **{mode: ("mode", mode) for mode in MODES}, **{name: (name, True) for name in ("residual", "running", "frozen")})
 
 
 @words("layer_norm_fwd", "layer_norm_bwd", "rms_norm_fwd", "rms_norm_bwd", small={
@@ -30,17 +29,10 @@ def _rows(op, shape, dtype, *, weights=None, residual=False, dsummed=False, prog
     return with_program(either(op, op.replace("bwd", "fwd"), **given, **options), program, range(axis), range(axis, len(shape)))
 
 
-def _term_word(text):
-    return ("weights", dtype_word(text[8:])) if text.startswith("weights=") else _TERMS(text)
-
-
-_term_word.told = f"weights=float32 (dtype of gamma, beta and given statistics), {_TERMS.told}"
-
-
 @words("batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd", "batch_norm_bwd_apply", "group_norm_fwd", "group_norm_bwd", small={
     **dict.fromkeys(("batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd"), _BATCH + _PROGRAMS), "batch_norm_bwd_apply": _BATCH,
     **dict.fromkeys(("group_norm_fwd", "group_norm_bwd"), _GROUP + _PROGRAMS)})
-def _channels(op, shape, dtype, *terms: _term_word, program: STEPS = ()):
+def _channels(op, shape, dtype, *terms: _TERMS, program: STEPS = ()):
     given = {"layout": "NCHW", **({"groups": (*shape, 1)[1]} if op.startswith("group") else {}), **dict(terms)}
     weights, labels = given.pop("weights", dtype), operation_of(op).labels
     there = {name: word in given for name in labels if (word := name.partition("_")[0]) in ("running", "residual")}

@@ -1,8 +1,7 @@
 """Steps in words, for the command line: ``64x3x7x7,64,12*256x256 bf16 --master``."""
 from ..host.words import new_words, taken
 from ..sketch import problem
-from ._norm_problem import OPS as NORMS
-from ._norm_problem import norm_dtype
+from ._norm_problem import OPS as NORMS, norm_dtype
 from ._rule import STEPS, rule_of
 
 words, FAMILY, SMALL, parse_problem = new_words()

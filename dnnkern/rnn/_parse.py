@@ -1,5 +1,5 @@
 """Recurrent networks in words, for the command line: ``128x64 512x512 lstm f32 --layers 2``: steps by sequences, input by hidden size."""
-from ..host.words import either, new_words, sizes_word
+from ..host.words import check_sizes, either, new_words, sizes_word
 from ._problem import OPS
 from ._spec import BIASES, GATES, INPUT_MODES, RnnSpec
 
@@ -11,8 +11,8 @@ words, FAMILY, SMALL, parse_problem = new_words(
                     "3x2 4x4 tanh f64 --input-mode skip", "3x3 2x4 relu f32 --layout NTC"))
 def _rnn(op, sequences: sizes_word, sizes: sizes_word, cell, dtype, *, layers=1, bidirectional=False, projection=0, bias="double",
          input_mode="linear", dropout=0.0, clip=None, math=None, lengths=False, layout="TNC", training=False):
-    if not len(sequences) == len(sizes) == 2:
-        raise ValueError(f"{op}: sequences and sizes are {sequences} and {sizes}; expected two numbers each")
+    check_sizes(op, sequences, "steps x sequences")
+    check_sizes(op, sizes, "input x hidden size")
     spec = RnnSpec(cell, *sizes, num_layers=layers, bidirectional=bidirectional, proj_size=projection, bias=bias, input_mode=input_mode,
                    dropout=dropout, clip=clip, dtype=dtype, math=math)
     h0, c0 = (((layers * spec.directions, sequences[1], size), dtype) for size in (spec.state_size, spec.hidden_size))

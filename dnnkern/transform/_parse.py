@@ -53,11 +53,10 @@ words("im2col", "col2im", small={"im2col": ("2x8x9x8 f32 3x3 p1", "1x3x17x16 bf1
                                  "col2im": ("2x8x9x8 f32 3x3 p1", "1x16x7x6 bf16 3x3 s2 p1 nhwc", "1x2x4x5x6 f64 2x2x2")})(
     lambda op, shape, dtype, window, *windows: of_images(op, "im2col", shape, dtype, windows, window=window))
 words(*SAMPLES, small=("2x3x5x6 f32 4x7", "1x4x6x5 bf16 3x4 --padding border --corners", "1x2x3x4x3 f64 2x3x2 --mode nearest"))(
-    lambda op, shape, dtype, size, *, mode="bilinear", padding="zeros", corners=False: either(
-        op, SAMPLES[0], x=(shape, dtype), grid=((*shape[:1], *size, len(size)), dtype), mode=mode, padding_mode=padding,
-        align_corners=corners))
-words(*AFFINES, small=("2x3x5x6 f32", "1x4x3x2x5 bf16 --corners"))(lambda op, shape, dtype, *, corners=False: either(
-    op, AFFINES[0], theta=((*shape[:1], len(shape) - 2, len(shape) - 1), dtype), size=shape, align_corners=corners))
+    lambda op, shape, dtype, size, **options: either(
+        op, SAMPLES[0], x=(shape, dtype), grid=((*shape[:1], *size, len(size)), dtype), **options))
+words(*AFFINES, small=("2x3x5x6 f32", "1x4x3x2x5 bf16 --corners"))(lambda op, shape, dtype, **options: either(
+    op, AFFINES[0], theta=((*shape[:1], len(shape) - 2, len(shape) - 1), dtype), size=shape, **options))
 
 
 @words(*BLOCK_SCALES, small=("5x64 bf16 32", "3x96 f32 16 --to float4_e2m1fn_x2", "64x7 f16 32 --to e5m2 --axis 0"))

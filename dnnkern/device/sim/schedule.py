@@ -11,6 +11,8 @@ The simulator itself runs one thread at a time: the schedule is of its program, 
 """
 from collections import defaultdict
 
+from .._events import Lanes, events
+
 LATENCY, BYTES, COLUMNS = 64, 256, 16
 RUNS = "runs"
 
@@ -40,7 +42,7 @@ class Schedule:
         self.times, self._since = _FromStart(self), _FromStart(self)  # of threads: now, and since when each runs
         self.launch, self.origin = None, 0  # a launch begins when the one before it has ended
         self._waits, self._came, self._phases, self._lands = {}, defaultdict(int), defaultdict(list), {}
-        self._ends, self._lanes, self._products = {}, defaultdict(list), {}
+        self._ends, self._lanes, self._products = {}, defaultdict(Lanes), {}
 
     # ---- what trace asks of a watcher of accesses
 
@@ -78,7 +80,7 @@ class Schedule:
         """A copy that will arrive is issued."""
         begin = self._step(thread)
         end = self._lands[op] = begin + LATENCY + op.nbytes // BYTES
-        self._slice(barrier.block, ("copies", self._lane(barrier.block, begin, end)), begin, end, str(op), barrier=barrier.title,
+        self._slice(barrier.block, ("copies", self._lanes[barrier.block].take(begin, end)), begin, end, str(op), barrier=barrier.title,
                     phase=barrier.phase, bytes=op.nbytes)
 
     def lands(self, barrier, op, thread):
@@ -136,16 +138,6 @@ class Schedule:
             self.slices.append((block, track, begin, end, text, details))
             self.end = max(self.end, end)
 
-    def _lane(self, block, begin, end):
-        """The first track of copies that is free."""
-        lanes = self._lanes[block]
-        for k, busy in enumerate(lanes):
-            if busy <= begin:
-                lanes[k] = end
-                return k
-        lanes.append(end)
-        return len(lanes) - 1
-
     def close(self):
         """The launches have ended: what threads did since their last wait."""
         for thread, end in self.times.items():
@@ -154,29 +146,15 @@ class Schedule:
         return self
 
     def events(self) -> list:
-        """Events of Chrome's trace format, which Perfetto reads: a block is a process; its tracks are one thread of each warp, the one that
-        is busy longest, copies and products. A step is a microsecond there."""
-        numbers, busy, found = {block: k for k, block in enumerate(self.blocks)}, defaultdict(dict), []
+        """Events of Chrome's trace format: of each warp one thread, the one that is busy longest, copies and products. A step is a
+        microsecond there."""
+        busy = defaultdict(dict)
         for block, (kind, number), _, end, *_ in self.slices:
             if kind == "thread":
                 last, count = busy[block, number // 32].get(number, (0, 0))
                 busy[block, number // 32][number] = max(last, end), count + 1
-        shown = {(block, max(of_warp, key=of_warp.get)) for (block, _), of_warp in busy.items()}
-        for block, name in self.blocks.items():
-            found.append({"ph": "M", "name": "process_name", "pid": numbers[block], "args": {"name": name}})
-        named = set()
-        for block, (kind, number), begin, end, text, details in self.slices:
-            if kind == "thread" and (block, number) not in shown:
-                continue
-            track, name = {"thread": (number // 32, f"warp {number // 32}, thread {number}"),
-                           "products": (1000 + number, f"wgmma of warpgroup {number}"),
-                           "copies": (2000 + number, f"copies {number}")}[kind]
-            at = {"pid": numbers[block], "tid": track}
-            if (block, track) not in named:
-                named.add((block, track))
-                found += [{"ph": "M", "name": "thread_name", **at, "args": {"name": name}},
-                          {"ph": "M", "name": "thread_sort_index", **at, "args": {"sort_index": track}}]
-            what, _, more = text.partition(": ")
-            found.append({"ph": "X", "cat": kind, "name": what if kind == "thread" else text, **at, "ts": begin, "dur": end - begin,
-                          "args": details | ({"what": more} if kind == "thread" and more else {})})
-        return found
+        shown = {(block, warp): max(threads, key=threads.get) for (block, warp), threads in busy.items()}
+        titles = {(block, ("thread", warp)): f"warp {warp}, thread {thread}" for (block, warp), thread in shown.items()}
+        return events(self.blocks, ((block, ("thread", number // 32) if kind == "thread" else (kind, number), *others)
+                                    for block, (kind, number), *others in self.slices
+                                    if kind != "thread" or shown[block, number // 32] == number), titles)
