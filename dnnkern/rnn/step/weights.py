@@ -1,6 +1,9 @@
 """The gradient of the weights: products whose sums run over all steps and sequences, of both directions at once, and sums for the biases.
 
 In TF32 the tensor cores want both operands along the steps. Where it pays, the gates' gradients are transposed once, for both products.
+
+The states before each step are the layer's results, a step apart. Either they are copied so, with the first states in front; or the
+product takes the results themselves, without a step of the gates' gradients, and adds that step's product with the first states.
 """
 import functools
 from dataclasses import dataclass
@@ -14,6 +17,7 @@ from ...engine.dropout_bits import drawn
 from ...engine.embed import Place
 from ...engine.moves import transpose_launches, transpose_seconds
 from ...engine.plan import Plan, alignment_at
+from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
 from ...host.tensor import Tensor
 from .._cells import NEW, NEW_RECURRENT, TYPES
@@ -176,17 +180,22 @@ def biases(plan, problem, layer):
 
 @dataclass(frozen=True)
 class Config:
-    """Whether the gates' gradients are transposed, once for all products."""
+    """Whether the gates' gradients are transposed, once for all products, and whether the states before each step are copied."""
     transposed: bool
+    copied: bool
 
     def __str__(self):
-        return "gates transposed once" if self.transposed else "gates as they are"
+        return ("gates transposed once, " if self.transposed else "") + ("states copied" if self.copied else "states a step apart")
 
 
 def configs_of(problem, device):
-    """Transposed gates are for TF32 alone, and rows that tensor cores can read."""
-    rows = problem.steps * problem.samples * problem.x.itemsize
-    return (Config(False), Config(True)) if problem.math == "tf32" and rows % 16 == 0 else (Config(False),)
+    """Transposed gates are for TF32 alone, and rows that tensor cores can read; results a step apart for sequences of the same length, in
+    memory a matrix."""
+    p = problem
+    y = Rows(p, Lines(Place("y"), p.strides_of(p.y)), p.spec.state_size)
+    apart = p.lengths is None and p.steps > 1 and y.is_matrix and y.order == (p.samples, 1)
+    turned = p.math == "tf32" and p.steps * p.samples * p.x.itemsize % 16 == 0
+    return tuple(Config(t, c) for t in (False, True)[:1 + turned] for c in (True, False)[:1 + apart])
 
 
 class _Matrices:
@@ -209,6 +218,15 @@ class _Matrices:
         alignment = alignment_at(p.reserve.alignment, offset, width * self.size)
         return self.tensor((self.rows, columns), (width, 1), (other - offset) // self.size, alignment), Place("reserve", offset)
 
+    def some_rows(self, operand, transposed, first, first_back, count):
+        """(Tensor, Place) of `count` rows of one, or of columns: from `first` on, of the direction backward from `first_back` on."""
+        t, place = operand
+        (rows, columns), (*apart, step, width) = t.shape[-2:], t.strides
+        shape, along = ((rows, count), width) if transposed else ((count, columns), step)
+        offset = place.offset + first * along * self.size
+        apart = apart[0] + (first_back - first) * along if apart else 0
+        return self.tensor(shape, (step, width), apart, alignment_at(t.alignment, offset)), Place(place.name, offset)
+
     def result(self, name, layer, first, rows):
         """(Tensor, Place) of rows of a matrix' gradient."""
         p, (m, other) = self.problem, (self.problem.spec.matrix(name, layer, d) for d in (0, self.directions - 1))
@@ -224,6 +242,8 @@ def weights_plan(problem, device, config):
     p, spec, plan, of = problem, problem.spec, Plan(device, problem.math), _Matrices(problem)
     count, units, slots = of.rows, spec.hidden_size, spec.slots * spec.hidden_size
     columns = plan.part(spec.directions * slots * count * of.size) if turned else None
+    sums = None if config.copied or p.h0 is None else \
+        plan.part(spec.directions * spec.gates * units * spec.state_size * ITEMSIZE[p.compute])
     split = [(0, 2, 0), (2, 1, NEW_RECURRENT)] if spec.cell == "gru" else [(0, spec.gates, 0)]  # gates, how many, their slot
 
     def gates(layer, slot, some):
@@ -238,6 +258,24 @@ def weights_plan(problem, device, config):
         y, at = of.result(name, layer, gate * units, some * units)
         plan.product({"a": left[1], "b": right[1], "y": at}, a=left[0], b=right[0], transpose_a=not turned, y=y)
 
+    def of_states(layer, gate, some, left):
+        """The same of w_hh, of results a step apart: forward the first step's gates have the first states before them, backward the last
+        step's."""
+        lines, size, n, later = outputs_of(p, layer), spec.state_size, p.samples, count - p.samples
+        (y, at), rows, more, operands = of.result("w_hh", layer, gate * units, some * units), Rows(p, lines, size), {}, {}
+        if p.h0 is not None:
+            h0 = Place("h0", layer * spec.directions * p.h0.strides[0] * of.size)
+            b = of.tensor((n, size), p.h0.strides[1:], p.h0.strides[0], alignment_at(p.h0.alignment, h0.offset))
+            first = Tensor.packed(y.shape, p.compute)
+            a, a_at = of.some_rows(left, turned, 0, later, n)
+            plan.product({"a": a_at, "b": h0, "y": sums}, a=a, b=b, transpose_a=not turned, y=first)
+            more, operands = {"c": sums}, {"c": first}
+        a, a_at = of.some_rows(left, turned, n, 0, later)
+        whole = of.tensor((count, size), (rows.strides[0], rows.channel), size * rows.channel,
+                          alignment_at(alignment_of(p, rows.place), rows.strides[0] * of.size))
+        b, b_at = of.some_rows((whole, rows.place), False, 0, n, later)
+        plan.product({"a": a_at, "b": b_at, "y": at, **more}, a=a, b=b, transpose_a=not turned, y=y, **operands)
+
     for layer in range(spec.num_layers):
         if turned:
             x, at = of.kept("gates", layer, 0, slots, slots)
@@ -250,10 +288,14 @@ def weights_plan(problem, device, config):
             right = of.tensor((count, size), (rows.strides[0], rows.channel), 0,
                               alignment_at(alignment_of(p, rows.place), rows.strides[0] * of.size))
             product("w_ih", layer, 0, spec.gates, gates(layer, 0, spec.gates), (right, rows.place))
-        before, size = states_before(plan, p, layer), spec.state_size
-        right = of.tensor((count, size), (size, 1), count * size, 16)
-        for gate, some, slot in split:
-            product("w_hh", layer, gate, some, gates(layer, slot, some), (right, before))
+        if config.copied:
+            before, size = states_before(plan, p, layer), spec.state_size
+            right = of.tensor((count, size), (size, 1), count * size, 16), before
+            for gate, some, slot in split:
+                product("w_hh", layer, gate, some, gates(layer, slot, some), right)
+        else:
+            for gate, some, slot in split:
+                of_states(layer, gate, some, gates(layer, slot, some))
         if spec.bias != "none":
             biases(plan, p, layer)
         if spec.proj_size:
