@@ -64,7 +64,8 @@ def test_layers_wait_for_the_one_below(case, units, samples):
     """Blocks of several layers, whose results pass from one to the next while both are under way."""
     case = next(c for c in rnn_fwd.CASES if c.id == case)
     problem, algorithm = case.problem(), next(a for a in dispatch.algorithms(case.op) if a.name == "wavefront")
-    found = [c for c in _persistent_plan.shapes(_persistent_plan.sizes_of(problem), problem.spec.num_layers) if (c.units, c.samples) == (units, samples)]
+    found = _persistent_plan.shapes(_persistent_plan.sizes_of(problem), problem.spec.num_layers)
+    found = [c for c in found if (c.units, c.samples) == (units, samples)]
     found = [c for c in found if _persistent_plan.holds(c, contract.device())]
     for config in dict.fromkeys((found[0], found[-1])):
         assert _persistent_plan.blocks(problem, config)[::2] == (2, problem.spec.num_layers)

@@ -165,7 +165,7 @@ def _make_rounding(count, is_tf32):
 
 @functools.cache
 def _make_fragments(config):
-    """Device functions ``bring_step(s, places)`` and ``fetch_step(s, state)``: a lane's copy of a step of R to its warp's ring, and the
+    """Device functions ``bring_step(s, source)`` and ``fetch_step(s, state)``: a lane's copy of a step of R to its warp's ring, and the
     fragments of a step that has arrived."""
     STEPS, UNIT_LOG, UNITS, BACK, RING_STEPS = config.steps, config.units.bit_length() - 1, config.units, config.back, config.ring
     DEPTH_OF, VECTOR, TF32, (place, has) = config.depth, config.vector, config.dtype == "float32", _make_place(config)
@@ -174,12 +174,12 @@ def _make_fragments(config):
     round_words = _make_rounding(4, TF32)
 
     @device_function
-    def bring_step(s, places):
-        """A lane's copy: half a row of the step, or backward of one element along k as many units. Halves change places in every second
-        group of four rows, which spares ldmatrix bank conflicts; backward in TF32 a line is 16 units, whose first and last eight change
-        places in every second pair of lines."""
+    def bring_step(s, source):
+        """A lane's copy: half a row of the step, or backward of one element along k as many units. Halves are exchanged in every second
+        group of four rows, which spares ldmatrix bank conflicts; backward in TF32 a line is 16 units, whose first and last eight are
+        exchanged in every second pair of lines."""
         if s < STEPS:
-            ring, weights, at, unit_count, first, inner, tile, part = places
+            ring, weights, at, unit_count, first, inner, tile, part = source
             lane, k = cuda.threadIdx.x & 31, (part * STEPS + s) * DEPTH_OF
             if BY_WORDS:
                 line, chunk = lane >> 2, lane & 3
@@ -201,8 +201,8 @@ def _make_fragments(config):
 
     @device_function
     def fetch_step(s, state):
-        held, shared, places = state
-        ring, lane, warp = places[0], cuda.threadIdx.x & 31, cuda.threadIdx.x >> 5
+        held, shared, source = state
+        ring, lane, warp = source[0], cuda.threadIdx.x & 31, cuda.threadIdx.x >> 5
         arrived()
         cuda.syncwarp()
         if BY_WORDS:
@@ -215,7 +215,7 @@ def _make_fragments(config):
             load(held, 4 * s, ring + u32(s % RING_STEPS * TILE + 32 * line + COPY * (half ^ ((line >> 2) & 1))))
         round_words(held, 4 * s)
         cuda.syncwarp()
-        bring_step(s + RING_STEPS, places)
+        bring_step(s + RING_STEPS, source)
     return bring_step, fetch_step
 
 
@@ -238,10 +238,10 @@ def _make_mma_product(config):
     def fetch(held, tile, weights, at, unit_count, first, inner):
         warp = cuda.threadIdx.x >> 5
         ring = shared_address(tile, 0) + u32(warp * BYTES)
-        places = ring, weights, at, unit_count, first, inner, warp >> SPLIT_LOG, warp & (SPLITS - 1)
+        source = ring, weights, at, unit_count, first, inner, warp >> SPLIT_LOG, warp & (SPLITS - 1)
         if not IDLE or warp < WARPS:
-            bring_first(0, places)
-            fetch_all(0, (held, tile, places))
+            bring_first(0, source)
+            fetch_all(0, (held, tile, source))
         cuda.syncthreads()
 
     @device_function

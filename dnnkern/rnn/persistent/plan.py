@@ -29,7 +29,7 @@ COST = constants("rnn/persistent")
 REGISTERS, MOST_REGISTERS, STATIC, MOST_THREADS, KEPT = 65536, 255, 48 << 10, 1024, 8
 ALL, CLUSTERS, SINGLE, LAYERS = "all", "clusters", "single", "layers"
 SIZES = (1, 2, 4, 8, 16)  # of clusters
-MMA, TF32, SIMT = (constants(f"rnn/persistent_{name}") for name in ("mma", "tf32", "simt"))
+MMA, TF32, SIMT = constants("rnn/persistent_mma"), constants("rnn/persistent_tf32"), constants("rnn/persistent_simt")
 
 
 def refusal(problem, how):

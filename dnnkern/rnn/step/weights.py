@@ -194,8 +194,8 @@ def configs_of(problem, device):
     p = problem
     y = Rows(p, Lines(Place("y"), p.strides_of(p.y)), p.spec.state_size)
     apart = p.lengths is None and p.steps > 1 and y.is_matrix and y.order == (p.samples, 1)
-    turned = p.math == "tf32" and p.steps * p.samples * p.x.itemsize % 16 == 0
-    return tuple(Config(t, c) for t in (False, True)[:1 + turned] for c in (True, False)[:1 + apart])
+    transposed = p.math == "tf32" and p.steps * p.samples * p.x.itemsize % 16 == 0
+    return tuple(Config(t, c) for t in (False, True)[:1 + transposed] for c in (True, False)[:1 + apart])
 
 
 class _Matrices:
@@ -220,12 +220,12 @@ class _Matrices:
 
     def some_rows(self, operand, transposed, first, first_back, count):
         """(Tensor, Place) of `count` rows of one, or of columns: from `first` on, of the direction backward from `first_back` on."""
-        t, place = operand
+        t, at = operand
         (rows, columns), (*apart, step, width) = t.shape[-2:], t.strides
         shape, along = ((rows, count), width) if transposed else ((count, columns), step)
-        offset = place.offset + first * along * self.size
+        offset = at.offset + first * along * self.size
         apart = apart[0] + (first_back - first) * along if apart else 0
-        return self.tensor(shape, (step, width), apart, alignment_at(t.alignment, offset)), Place(place.name, offset)
+        return self.tensor(shape, (step, width), apart, alignment_at(t.alignment, offset)), Place(at.name, offset)
 
     def result(self, name, layer, first, rows):
         """(Tensor, Place) of rows of a matrix' gradient."""
@@ -238,17 +238,17 @@ class _Matrices:
 
 def weights_plan(problem, device, config):
     """The plan of the gradient by the weights."""
-    turned = config.transposed
+    transposed = config.transposed
     p, spec, plan, of = problem, problem.spec, Plan(device, problem.math), _Matrices(problem)
     count, units, slots = of.rows, spec.hidden_size, spec.slots * spec.hidden_size
-    columns = plan.part(spec.directions * slots * count * of.size) if turned else None
+    columns = plan.part(spec.directions * slots * count * of.size) if transposed else None
     sums = None if config.copied or p.h0 is None else \
         plan.part(spec.directions * spec.gates * units * spec.state_size * ITEMSIZE[p.compute])
     split = [(0, 2, 0), (2, 1, NEW_RECURRENT)] if spec.cell == "gru" else [(0, spec.gates, 0)]  # gates, how many, their slot
 
     def gates(layer, slot, some):
         """The left operand: gates' gradients of some slots."""
-        if not turned:
+        if not transposed:
             return of.kept("gates", layer, slot * units, some * units, slots)
         return (of.tensor((some * units, count), (count, 1), slots * count, 16),
                 Place(columns.name, columns.offset + slot * units * count * of.size))
@@ -256,7 +256,7 @@ def weights_plan(problem, device, config):
     def product(name, layer, gate, some, left, right):
         """Some gates' rows of a matrix' gradient."""
         y, at = of.result(name, layer, gate * units, some * units)
-        plan.product({"a": left[1], "b": right[1], "y": at}, a=left[0], b=right[0], transpose_a=not turned, y=y)
+        plan.product({"a": left[1], "b": right[1], "y": at}, a=left[0], b=right[0], transpose_a=not transposed, y=y)
 
     def of_states(layer, gate, some, left):
         """The same of w_hh, of results a step apart: forward the first step's gates have the first states before them, backward the last
@@ -267,17 +267,17 @@ def weights_plan(problem, device, config):
             h0 = Place("h0", layer * spec.directions * p.h0.strides[0] * of.size)
             b = of.tensor((n, size), p.h0.strides[1:], p.h0.strides[0], alignment_at(p.h0.alignment, h0.offset))
             first = Tensor.packed(y.shape, p.compute)
-            a, a_at = of.some_rows(left, turned, 0, later, n)
-            plan.product({"a": a_at, "b": h0, "y": sums}, a=a, b=b, transpose_a=not turned, y=first)
+            a, a_at = of.some_rows(left, transposed, 0, later, n)
+            plan.product({"a": a_at, "b": h0, "y": sums}, a=a, b=b, transpose_a=not transposed, y=first)
             more, operands = {"c": sums}, {"c": first}
-        a, a_at = of.some_rows(left, turned, n, 0, later)
+        a, a_at = of.some_rows(left, transposed, n, 0, later)
         whole = of.tensor((count, size), (rows.strides[0], rows.channel), size * rows.channel,
                           alignment_at(alignment_of(p, rows.place), rows.strides[0] * of.size))
         b, b_at = of.some_rows((whole, rows.place), False, 0, n, later)
-        plan.product({"a": a_at, "b": b_at, "y": at, **more}, a=a, b=b, transpose_a=not turned, y=y, **operands)
+        plan.product({"a": a_at, "b": b_at, "y": at, **more}, a=a, b=b, transpose_a=not transposed, y=y, **operands)
 
     for layer in range(spec.num_layers):
-        if turned:
+        if transposed:
             x, at = of.kept("gates", layer, 0, slots, slots)
             y, axes = of.tensor((slots, count), (count, 1), slots * count, 16), (1, 0) if spec.directions == 1 else (0, 2, 1)
             plan.add(transpose_seconds(x, y, axes, device), functools.partial(transpose_launches, x, y, axes, device, at, columns))
