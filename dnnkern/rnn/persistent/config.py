@@ -73,6 +73,17 @@ class Config:
         return self.inner // 2 if self.layers else self.inner
 
     @property
+    def is_tf32(self):
+        """Whether factors are rounded to TF32."""
+        return self.mma and self.dtype == "float32"
+
+    @property
+    def rounds_fragments(self):
+        """Whether lines are rounded to TF32 as their fragments are loaded, not when they are exchanged: they are results, too, or states
+        that the next launch goes on from."""
+        return self.is_tf32 and bool(self.layers or self.single)
+
+    @property
     def splits_n(self):
         """Whether GRU's n has a row for the input and one for the state, which r keeps apart."""
         return self.cell == "gru" and bool(self.layers)
@@ -164,7 +175,7 @@ class Config:
         return held + product + pairs + 56 + second
 
     def __str__(self):
-        how = f"mma{' tf32' * (self.dtype == 'float32')}, k in {self.splits}" if self.mma else f"{self.lines} rows a warp"
+        how = f"mma{' tf32' * self.is_tf32}, k in {self.splits}" if self.mma else f"{self.lines} rows a warp"
         parts = f" by {self.part}" * (self.part < self.samples)
         second = f", then {self.second.units} units, " + str(self.second).split(", ", 2)[2] if self.second else ""
         return f"{self.units} units, {self.samples} sequences{parts}, {how}{second}" + f", clusters of {self.cluster}" * bool(self.cluster)

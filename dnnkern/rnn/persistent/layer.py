@@ -8,7 +8,7 @@ will read them. Blocks of other sequences go their own pace.
 
 Products are of two kinds. Ordinary units: a warp has some rows, its lanes share k, each sequence's sums are added up over the lanes. Or
 mma: a warp has 16 rows and a part of k, as fragments; parts are added up by whoever reads the sums. Of float32 they are in TF32: R is
-rounded once, as it comes to the registers, lines as their fragments are loaded.
+rounded once, as it comes to the registers, lines when they are exchanged.
 
 With a projection a step is two products, of the same threads, each with a part of its matrix in registers and lines that are exchanged
 before it: forward h, then the hidden units it is of; backward the gates' gradients, then that of h.
@@ -23,7 +23,7 @@ from ...device.grid import announce, await_blocks
 from ...device.index import divide_remainder, divisor
 from ...device.ldmatrix import ldmatrix_x2, ldmatrix_x4, ldmatrix_x4_trans
 from ...device.mma import make_mma
-from ...device.numeric import round_tf32
+from ...device.numeric import bits_float, float_bits, round_tf32
 from ...device.unroll import unrolled
 from ...device.vec import address, load2, load4, shared_address
 from ...device.warp import shuffle_xor
@@ -168,7 +168,7 @@ def _make_fragments(config):
     """Device functions ``bring_step(s, source)`` and ``fetch_step(s, state)``: a lane's copy of a step of R to its warp's ring, and the
     fragments of a step that has arrived."""
     STEPS, UNIT_LOG, UNITS, BACK, RING_STEPS = config.steps, config.units.bit_length() - 1, config.units, config.back, config.ring
-    DEPTH_OF, VECTOR, TF32, (place, has) = config.depth, config.vector, config.dtype == "float32", _make_place(config)
+    DEPTH_OF, VECTOR, TF32, (place, has) = config.depth, config.vector, config.is_tf32, _make_place(config)
     load, arrived, BY_WORDS = ldmatrix_x4_trans if BACK else ldmatrix_x4, wait_copies(RING_STEPS - 1), BACK and TF32
     WORDS = TILE // 4
     round_words = _make_rounding(4, TF32)
@@ -222,8 +222,8 @@ def _make_fragments(config):
 @functools.cache
 def _make_mma_product(config):
     """On tensor cores: a warp has 16 rows and a part of k."""
-    TF32, ITEM = config.dtype == "float32", ITEMSIZE[config.dtype]
-    mma, FRAGMENTS = make_mma("tf32" if TF32 else config.dtype), config.part // 8
+    ROUNDED, ITEM = config.rounds_fragments, ITEMSIZE[config.dtype]
+    mma, FRAGMENTS = make_mma("tf32" if config.is_tf32 else config.dtype), config.part // 8
     STEPS, SPLITS, LENGTH, PITCH, ROWS = config.steps, config.splits, config.length, config.pitch, config.rows
     SUMS = 4 * FRAGMENTS
     CHAINS = 2 if FRAGMENTS == 1 else 1  # of products that wait for each other
@@ -231,7 +231,7 @@ def _make_mma_product(config):
     SPLIT_LOG, BYTES = SPLITS.bit_length() - 1, config.ring * TILE
     WARPS, BEFORE, IDLE = config.warps, config.before, config.threads > WARP * config.warps
     PAIRS, ODD, T = FRAGMENTS // 2, FRAGMENTS % 2, TYPES["float32"]
-    (bring_step, fetch_step), round_pair, round_one = _make_fragments(config), _make_rounding(4, TF32), _make_rounding(2, TF32)
+    (bring_step, fetch_step), round_pair, round_one = _make_fragments(config), _make_rounding(4, ROUNDED), _make_rounding(2, ROUNDED)
     bring_first, fetch_all = unrolled(config.ring, bring_step), unrolled(STEPS, fetch_step)
 
     @device_function
@@ -314,6 +314,19 @@ def make_copy(config, half=0):
         landed()
         cuda.syncthreads()
     return clear, start, bring
+
+
+@functools.cache
+def make_to_line(config):
+    """Device function ``to_line(value)``: as it is exchanged."""
+    TF32, T = config.is_tf32 and not config.rounds_fragments, TYPES[config.compute]
+
+    @device_function
+    def to_line(value):
+        if TF32:
+            return bits_float(round_tf32(float_bits(T(value))))
+        return value
+    return to_line
 
 
 @functools.cache
