@@ -1,6 +1,7 @@
 """The gradient of the weights: products whose sums run over all steps and sequences, of both directions at once, and sums for the biases.
 
-In TF32 the tensor cores want both operands along the steps. Where it pays, the gates' gradients are transposed once, for both products.
+In TF32 the tensor cores want both operands along the steps. Where it pays, the gates' gradients are transposed once, for both products,
+and added up for the biases on the way.
 
 The states before each step are the layer's results, a step apart. Either they are copied so, with the first states in front; or the
 product takes the results themselves, without a step of the gates' gradients, and adds that step's product with the first states.
@@ -8,14 +9,16 @@ product takes the results themselves, without a step of the gates' gradients, an
 import functools
 from dataclasses import dataclass
 
-from ...device import cuda, i64, jit
+from ...device import cuda, f32, i64, jit
 from ...device.convert import element
 from ...device.index import ceil_div, divide_remainder, divisor
+from ...device.numeric import bits_float, float_bits, round_tf32
+from ...device.vec import advance, store4
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, flight_rate, memory_seconds, overlap
 from ...engine.dropout_bits import drawn
 from ...engine.embed import Place
-from ...engine.moves import transpose_launches, transpose_seconds
+from ...engine.moves import transpose_seconds
 from ...engine.plan import Plan, alignment_at
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
@@ -29,6 +32,7 @@ from .._spec import SLOTS
 COST = constants("rnn/biases")
 
 SUMMING, IN_FLIGHT = 1024, 8  # threads of a block that adds up columns, loads of each on their way at once
+SIDE, RESIDENT = 64, 6  # of a tile that is transposed, blocks of a multiprocessor
 
 
 # ---- inputs without what lies after the ends of sequences, and after dropout
@@ -121,22 +125,22 @@ def states_before(plan, problem, layer):
 
 @functools.cache
 def bias_kernel(kind, columns):
-    """Sums of the gates' gradients over all steps and sequences: a block has so many columns of a direction, its threads have rows."""
+    """Sums over rows of the gates' gradients, or of parts of these sums: a block has so many columns of a direction, its threads rows."""
     e, T, GRU = element(kind.dtype), TYPES[kind.compute], kind.cell == "gru"
     load, store, GROUPS, LOG, SPAN = e.load, e.store, SUMMING // columns, columns.bit_length() - 1, SUMMING // columns * IN_FLIGHT
     FIRST, SECOND, SLOTS_OF, ROUNDS = "b_ih" in kind.given, "b_hh" in kind.given, SLOTS[kind.cell], (SUMMING // columns).bit_length() - 1
 
     @jit(launch_bounds=(SUMMING, 1))
-    def rnn_bias_gradients(reserve, dweights, rows, units, offsets):
+    def rnn_bias_gradients(source, dweights, rows, units, apart, offsets):
         sums, values = cuda.shared.array(SUMMING, T), cuda.local.array(IN_FLIGHT, T)
         thread, begin = cuda.threadIdx.x, offsets.backwards if cuda.blockIdx.y else offsets.forwards
         group, column = thread >> LOG, (cuda.blockIdx.x << LOG) + (thread & (columns - 1))
         width, total = i64(SLOTS_OF) * units[0], T(0)
-        inside, at = column < width, begin.gates + column
+        inside, at = column < width, cuda.blockIdx.y * i64(apart) + column
         for first in range(group, rows, SPAN):
             for u in range(IN_FLIGHT):
                 row = first + u * GROUPS
-                values[u] = load(reserve, at + row * width) if row < rows and inside else T(0)
+                values[u] = load(source, at + row * width) if row < rows and inside else T(0)
             for u in range(IN_FLIGHT):
                 total += values[u]
         sums[thread] = total
@@ -162,18 +166,77 @@ def bias_seconds(nbytes, grid, itemsize, device):
     return LAUNCH + overlap(memory=memory_seconds(nbytes, device) / flight_rate(flying, COST.enough))
 
 
-def biases(plan, problem, layer):
-    """Add a step that writes the gradients of a layer's biases."""
+def biases(plan, problem, layer, source, rows, apart):
+    """Add a step that writes the gradients of a layer's biases, from rows at `source`, those of the other direction `apart` elements on."""
     p, spec = problem, problem.spec
-    rows, width, device = p.steps * p.samples, spec.slots * spec.hidden_size, plan.device
+    width, device = spec.slots * spec.hidden_size, plan.device
     columns = 32 if ceil_div(width, 32) * spec.directions >= device.sms else 16
     grid = ceil_div(width, columns), spec.directions, 1
 
     def launches():
-        arguments = (pointer(Place("reserve"), p.dtype), pointer(Place("dweights"), p.dtype), Argument("int32", rows),
-                     Argument("uint32x3", divisor(spec.hidden_size)), offsets(p, layer, ("b_ih", "b_hh"), ("gates",)))
+        arguments = (pointer(source, p.dtype), pointer(Place("dweights"), p.dtype), Argument("int32", rows),
+                     Argument("uint32x3", divisor(spec.hidden_size)), Argument("int64", apart), offsets(p, layer, ("b_ih", "b_hh"), ()))
         return (Launch(bias_kernel(kind_of(p, layer), columns), grid, (SUMMING, 1, 1), arguments),)
     plan.add(bias_seconds(rows * width * spec.directions * p.x.itemsize, grid[0] * grid[1], p.x.itemsize, device), launches)
+
+
+# ---- gates along the steps
+
+@functools.cache
+def transpose_kernel():
+    """The gates' gradients transposed, rounded to TF32, by tiles of 64 x 64; a block has some rows of 64 columns, whose sums it leaves."""
+    SIZE, ROWS, PITCH, EACH = SIDE * (SIDE + 1), THREADS // SIDE, SIDE + 1, SIDE * SIDE // THREADS
+    STORES, QUARTER, LOG = SIDE * SIDE // THREADS // 4, SIDE // 4, SIDE.bit_length() - 1
+
+    @jit(launch_bounds=(THREADS, 6))
+    def rnn_gates_transposed(gates, out, sums, rows, width, share, apart):
+        tile, values, words = cuda.shared.array(SIZE, f32), cuda.local.array(EACH, f32), cuda.local.array(4, f32)
+        thread, part, which = cuda.threadIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
+        column, group = thread & (SIDE - 1), thread >> LOG
+        first, total = cuda.blockIdx.x * SIDE, f32(0)
+        source, target = advance(gates, which * apart), advance(out, which * i64(width) * rows)
+        for begin in range(part * share, min((part + 1) * share, rows), SIDE):
+            for j in range(EACH):
+                row = begin + j * ROWS + group
+                values[j] = source[row * i64(width) + first + column] if row < rows and first + column < width else f32(0)
+            cuda.syncthreads()  # the tile before has been read
+            for j in range(EACH):
+                total += values[j]
+                tile[column * PITCH + j * ROWS + group] = values[j]
+            cuda.syncthreads()
+            for j in range(STORES):
+                line, four = (thread + j * THREADS) // QUARTER, (thread + j * THREADS) % QUARTER * 4
+                if first + line < width and begin + four < rows:
+                    for w in range(4):
+                        words[w] = bits_float(round_tf32(float_bits(tile[line * PITCH + four + w])))
+                    store4(target, (first + line) * i64(rows) + begin + four, (words[0], words[1], words[2], words[3]))
+        cuda.syncthreads()
+        tile[thread] = total
+        cuda.syncthreads()
+        if group == 0 and first + column < width:
+            for g in range(1, ROWS):
+                total += tile[g * SIDE + column]
+            sums[(which * i64(cuda.gridDim.y) + part) * width + first + column] = total
+    return rnn_gates_transposed
+
+
+def gates_transposed(plan, problem, layer, to):
+    """Add a step that writes them, (directions, slots, T N); the place of their sums, and of how many rows they are."""
+    p, spec = problem, problem.spec
+    rows, width, size = p.steps * p.samples, spec.slots * spec.hidden_size, p.x.itemsize
+    strips, device = ceil_div(width, SIDE), plan.device
+    parts = max(1, min(ceil_div(rows, SIDE), RESIDENT * device.sms // (strips * spec.directions)))
+    share = ceil_div(ceil_div(rows, SIDE), parts) * SIDE
+    parts = ceil_div(rows, share)
+    sums, (at, other) = plan.part(spec.directions * parts * width * size), (p.region("gates", layer, d) for d in (0, spec.directions - 1))
+
+    def launches():
+        arguments = (pointer(Place("reserve", at), p.dtype), pointer(to, p.dtype), pointer(sums, p.dtype), Argument("int32", rows),
+                     Argument("int32", width), Argument("int32", share), Argument("int64", (other - at) // size))
+        return (Launch(transpose_kernel(), (strips, parts, spec.directions), (THREADS, 1, 1), arguments),)
+    matrices = Tensor.packed((spec.directions, rows, width), p.dtype), Tensor.packed((spec.directions, width, rows), p.dtype)
+    plan.add(transpose_seconds(*matrices, (0, 2, 1), device), launches)
+    return sums, parts
 
 
 # ---- the plan
@@ -278,9 +341,7 @@ def weights_plan(problem, device, config):
 
     for layer in range(spec.num_layers):
         if transposed:
-            x, at = of.kept("gates", layer, 0, slots, slots)
-            y, axes = of.tensor((slots, count), (count, 1), slots * count, 16), (1, 0) if spec.directions == 1 else (0, 2, 1)
-            plan.add(transpose_seconds(x, y, axes, device), functools.partial(transpose_launches, x, y, axes, device, at, columns))
+            parts = gates_transposed(plan, p, layer, columns)
         if spec.matrix("w_ih", layer, 0):
             size, source = spec.layer_input(layer), outputs_of(p, layer - 1) if layer else Lines(Place("x"), p.strides_of(p.x))
             lines = clean_inputs(plan, p, source, size, p.region("kept", layer - 1) if layer else None, drawn(spec.dropout)[1])
@@ -297,7 +358,9 @@ def weights_plan(problem, device, config):
             for gate, some, slot in split:
                 of_states(layer, gate, some, gates(layer, slot, some))
         if spec.bias != "none":
-            biases(plan, p, layer)
+            lies, at = of.kept("gates", layer, 0, slots, slots)
+            source, many, apart = (*parts, parts[1] * slots) if transposed else (at, count, lies.strides[0] if spec.bidirectional else 0)
+            biases(plan, p, layer, source, many, apart)
         if spec.proj_size:
             (left, left_at), (right, right_at) = (of.kept(name, layer, 0, width, width)
                                                   for name, width in (("projected", spec.proj_size), ("hidden", units)))
