@@ -32,7 +32,7 @@ from .._spec import SLOTS
 COST = constants("rnn/biases")
 
 SUMMING, IN_FLIGHT = 1024, 8  # threads of a block that adds up columns, loads of each on their way at once
-SIDE, RESIDENT = 64, 6  # of a tile that is transposed, blocks of a multiprocessor
+SIDE, RESIDENT = 64, 4  # of a tile that is transposed, blocks of a multiprocessor
 
 
 # ---- inputs without what lies after the ends of sequences, and after dropout
@@ -188,7 +188,7 @@ def transpose_kernel():
     SIZE, ROWS, PITCH, EACH = SIDE * (SIDE + 1), THREADS // SIDE, SIDE + 1, SIDE * SIDE // THREADS
     STORES, QUARTER, LOG = SIDE * SIDE // THREADS // 4, SIDE // 4, SIDE.bit_length() - 1
 
-    @jit(launch_bounds=(THREADS, 6))
+    @jit(launch_bounds=(THREADS, RESIDENT))
     def rnn_gates_transposed(gates, out, sums, rows, width, share, apart):
         tile, values, words = cuda.shared.array(SIZE, f32), cuda.local.array(EACH, f32), cuda.local.array(4, f32)
         thread, part, which = cuda.threadIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
