@@ -198,7 +198,7 @@ def transpose_kernel():
         for begin in range(part * share, min((part + 1) * share, rows), SIDE):
             for j in range(EACH):
                 row = begin + j * ROWS + group
-                values[j] = source[row * i64(width) + first + column] if row < rows and first + column < width else f32(0)
+                values[j] = source[row * width + first + column] if row < rows and first + column < width else f32(0)
             cuda.syncthreads()  # the tile before has been read
             for j in range(EACH):
                 total += values[j]
@@ -209,7 +209,7 @@ def transpose_kernel():
                 if first + line < width and begin + four < rows:
                     for w in range(4):
                         words[w] = bits_float(round_tf32(float_bits(tile[line * PITCH + four + w])))
-                    store4(target, (first + line) * i64(rows) + begin + four, (words[0], words[1], words[2], words[3]))
+                    store4(target, (first + line) * rows + begin + four, (words[0], words[1], words[2], words[3]))
         cuda.syncthreads()
         tile[thread] = total
         cuda.syncthreads()
