@@ -2,10 +2,14 @@
 import dataclasses
 
 import contract
+import numpy as np
 import pytest
 from cases import rnn_bwd_data, rnn_fwd
+from labs import array, host
 
-from dnnkern import dispatch
+import dnnkern
+from dnnkern import RnnSpec, dispatch
+from dnnkern.rnn._parse import parse_problem
 from dnnkern.rnn.persistent import plan as _persistent_plan
 
 
@@ -70,3 +74,26 @@ def test_layers_wait_for_the_one_below(case, units, samples):
     for config in dict.fromkeys((found[0], found[-1])):
         assert _persistent_plan.blocks(problem, config)[::2] == (2, problem.spec.num_layers)
         contract.check(dataclasses.replace(algorithm, config=config), case, **contract.ONCE)
+
+
+@pytest.mark.parametrize("name", ["persistent", "cluster", "fused_step"])
+def test_factors_are_rounded_to_tf32(name):
+    """To nearest: weights, and a state where it is multiplied, not where it is a result."""
+    u = 2.0 ** -10  # what TF32 keeps of 1 + u
+    spec, w = RnnSpec("relu", 1, 8, bias="none", math="tf32"), 1 + 27.75 * u
+    weights = spec.pack({"w_ih_l0": array(np.zeros((8, 1))), "w_hh_l0": array(w * np.eye(8))})
+    x, h0 = array(np.zeros((3, 2, 1))), array(np.ones((1, 2, 8)))
+    chosen = dispatch.get_algorithm("rnn_fwd", dnnkern.problem("rnn_fwd", spec=spec, x=x, h0=h0, c0=None, weights=weights), algo=name)
+    assert "mma tf32" in str(chosen.config)
+    y = host(dnnkern.rnn_fwd(spec, x, h0, None, weights, algo=name)[0])
+    states = 1 + 28 * u, (1 + 28 * u) ** 2, (1 + 28 * u) * (1 + 57 * u)  # the second is 1 + 56 u + 0.77 u
+    assert np.array_equal(y, np.broadcast_to(np.reshape(states, (3, 1, 1)), y.shape).astype(np.float32))
+
+
+def test_weights_that_copies_cannot_reach_are_not_rounded():
+    """TF32 allows fragments, which need copies of 16 bytes; CUDA cores take weights as they lie."""
+    for alignment in (4, 16):
+        problem = parse_problem("9x8 64x64 gru f32 --math tf32".split(), "rnn_bwd_data")
+        problem = dataclasses.replace(problem, weights=dataclasses.replace(problem.weights, alignment=alignment))
+        found = tuple(_persistent_plan.shapes(_persistent_plan.sizes_of(problem)))
+        assert found and any(c.is_tf32 for c in found) == (alignment == 16)
