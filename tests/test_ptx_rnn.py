@@ -56,3 +56,15 @@ def test_rows_stay_in_registers(op, words, algo):
     assert code.count("FFMA") + code.count("FADD") + code.count("FMUL") >= config.held
     assert sum("LDS.128" in line for line in code.lines) >= config.steps
     assert not code.doubles and code.count("SHFL") >= 5
+
+
+def test_gradients_by_weights_keep_loads_in_flight():
+    """A tile's loads are all on their way before the first is used, and it leaves by 16 bytes; sums have eight loads on their way."""
+    problem, target = parse_problem("256x64 1024x1024 lstm f32 --math tf32".split(), "rnn_bwd_weights"), device("sm_90a")
+    (algorithm,) = (a for a in dispatch.algorithms("rnn_bwd_weights") if a.name == "step")
+    bound = next(a for a in algorithm.variants(problem, target) if a.config.transposed)
+    found = {x.kernel.py_func.__name__: machine_code(x.kernel, x.signature) for x in bound.build(problem, target, bound.config)
+             if x.kernel.py_func.__name__.startswith("rnn")}
+    code = found["rnn_gates_transposed"]
+    assert code.registers <= 64 and code.count("LDG") == 16 and any("STG.E.128" in line for line in code.lines)
+    assert found["rnn_bias_gradients"].count("LDG") >= 8 and not any(each.doubles for each in found.values())
