@@ -256,9 +256,9 @@ row("rnn/naive", GUESSED,
 row("rnn/small", GUESSED,
     "s of an element, threads of a multiprocessor",
     element=1e-6, resident=2048)
-row("rnn/biases", GUESSED,
-    "bytes in flight on a multiprocessor that sustain memory's rate",
-    enough=32768)
+row("rnn/weights", GUESSED,
+    "bytes in flight on a multiprocessor that sustain memory's rate; s of a product that another is added to",
+    enough=32768, added=5e-6)
 row("rnn/persistent", h200("h200-rnn.jsonl"),
     "s of a launch, of the first of R to arrive; bytes a second of the L2; times as long where CUDA cores go through columns of R, whose "
     "neighbours are in other lanes' lines: 160 layers",

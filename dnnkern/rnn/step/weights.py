@@ -15,7 +15,7 @@ from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.numeric import bits_float, float_bits, round_tf32
 from ...device.vec import advance, store4
 from ...engine.constants import constants
-from ...engine.cost import LAUNCH, flight_rate, memory_seconds, overlap
+from ...engine.cost import LAUNCH, Cost, flight_rate, memory_seconds, overlap
 from ...engine.dropout_bits import drawn
 from ...engine.embed import Place
 from ...engine.moves import transpose_seconds
@@ -29,7 +29,7 @@ from .._parameters import StateStrides, kind_of, line_strides, offsets
 from .._plan import THREADS, Rows, alignment_of, blocks, small_seconds
 from .._spec import SLOTS
 
-COST = constants("rnn/biases")
+COST = constants("rnn/weights")
 
 SUMMING, IN_FLIGHT = 1024, 8  # threads of a block that adds up columns, loads of each on their way at once
 SIDE, RESIDENT = 64, 4  # of a tile that is transposed, blocks of a multiprocessor
@@ -331,7 +331,8 @@ def weights_plan(problem, device, config):
             b = of.tensor((n, size), p.h0.strides[1:], p.h0.strides[0], alignment_at(p.h0.alignment, h0.offset))
             first = Tensor.packed(y.shape, p.compute)
             a, a_at = of.some_rows(left, transposed, 0, later, n)
-            plan.product({"a": a_at, "b": h0, "y": sums}, a=a, b=b, transpose_a=not transposed, y=first)
+            cost, step = plan.chosen({"a": a_at, "b": h0, "y": sums}, a=a, b=b, transpose_a=not transposed, y=first)
+            plan.add(cost + Cost(waits=COST.added), step)
             more, operands = {"c": sums}, {"c": first}
         a, a_at = of.some_rows(left, transposed, n, 0, later)
         whole = of.tensor((count, size), (rows.strides[0], rows.channel), size * rows.channel,
