@@ -225,8 +225,10 @@ def test_specs():
             (ValueError, ["dropout=1.0"], ("gru", 3, 4), {"dropout": 1.0}), (TypeError, ["dropout='x'"], ("gru", 3, 4), {"dropout": "x"}),
             (ValueError, ["clip=1.0 for gru"], ("gru", 3, 4), {"clip": 1.0}),
             (ValueError, ["clip=(1, 0)"], ("lstm", 3, 4), {"clip": (1, 0)}),
+            (ValueError, ["RnnSpec: math='fast'", "None, 'tf32'"], ("lstm", 3, 4), {"math": "fast"}),
             (TypeError, ["clip='c'"], ("lstm", 3, 4), {"clip": "c"}), (TypeError, ["dtype='int32'"], ("lstm", 3, 4), {"dtype": "int32"})):
         refused(error, words, RnnSpec, *args, **how)
+    assert [RnnSpec("gru", 3, 4, dtype=dtype, math="tf32").math for dtype in ("float32", "bfloat16", "float64")] == ["tf32", None, None]
 
 
 def test_operands():

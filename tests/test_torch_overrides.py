@@ -493,3 +493,7 @@ def test_how_float32_may_be_computed(operator, monkeypatch):
             assert _tensors.math_of(operator, torch.ones(2, dtype=torch.float16)) is None
     finally:
         of.fp32_precision = before
+    if operator != "matmul":
+        for allowed in (True, False):
+            with torch.backends.cudnn.flags(enabled=True, allow_tf32=allowed):
+                assert _tensors.math_of(operator, torch.ones(2)) == ("tf32" if allowed else None)

@@ -1,4 +1,6 @@
 """Recurrent networks to measure: cases written in the words of the command line."""
+from dataclasses import replace
+
 from dnnkern.host.products import FLOATS
 from dnnkern.rnn._parse import parse_problem
 
@@ -35,7 +37,21 @@ class Case(_words.Case):
         return dnnkern.rnn_bwd_weights(p.spec, a["x"], a["h0"], a["y"], a["reserve"], out=out[0], **keywords)
 
 
+class Shapes(_words.Shapes):
+    """Networks, whose words say whether products of float32 are in TF32."""
+
+    def cases(self, name, dtypes=("float32",), layouts=(), math=None):
+        return self._with_math(super().cases(name, dtypes, layouts), math)
+
+    def parse(self, text, dtypes=("float32",), layouts=(), math=None):
+        return self._with_math(super().parse(text, dtypes, layouts), math)
+
+    @staticmethod
+    def _with_math(cases, math):
+        return [replace(case, words=f"{case.words} --math {math}") if math and case.problem.dtype == "float32" else case for case in cases]
+
+
 def shapes(op):
     """The sets of an operation; "training" are forward passes before the gradients of all others."""
     training = {"training": tuple(f"{text} --training" for some in SETS.values() for text in some)} if op == "rnn_fwd" else {}
-    return _words.Shapes(op, {**SETS, **training}, FLOATS, "128x64 512x512 lstm {}", case=Case)
+    return Shapes(op, {**SETS, **training}, FLOATS, "128x64 512x512 lstm {}", case=Case)

@@ -103,6 +103,11 @@ class _Rnn:
         """What is summed in."""
         return compute_dtype(self.dtype)
 
+    @property
+    def math(self):
+        """The spec's."""
+        return self.spec.math
+
     scalar_type = "float32"
 
     def strides_of(self, t):

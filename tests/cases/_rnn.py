@@ -323,6 +323,7 @@ def table(kind):
     for k, cell in enumerate(GATES):
         case("tf32", cell, (8, 16), 3, 4, math="tf32", bidirectional=k == 1, num_layers=1 + k // 2)
     case("tf32-projection", "lstm", (8, 16), 2, 4, math="tf32", proj_size=8)
+    case("tf32-wide", "gru", (8, 36), 2, 9, math="tf32", lengths=(2, 0, 1, 2, 2, 1, 2, 2, 1))
     case("tf32-means-nothing", "gru", (8, 8), 2, 2, "float16", math="tf32")
     case("no-steps", "lstm", (3, 4), 0, 2, num_layers=2)
     case("no-sequences", "gru", (3, 4), 3, 0)

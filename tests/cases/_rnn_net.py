@@ -65,7 +65,7 @@ class Net:
         self.seed, self.offset, self.training = seed, offset, training
         self.compute = "float64" if spec.dtype == "float64" else "float32"
         self.unit, self.act = ROUNDOFF[self.compute], ACTIVATION[self.compute]
-        self.factors = 2 * ROUNDOFF["tf32"] if spec.math else 0.0  # error of a product of two numbers that are rounded first
+        self.factors = 4 * ROUNDOFF["tf32"] if spec.math else 0.0  # error of a product of two numbers whose lower bits are cut off
 
     # ---- parts
 

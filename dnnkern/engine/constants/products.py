@@ -256,6 +256,9 @@ row("rnn/naive", GUESSED,
 row("rnn/small", GUESSED,
     "s of an element, threads of a multiprocessor",
     element=1e-6, resident=2048)
+row("rnn/weights", GUESSED,
+    "bytes in flight on a multiprocessor that sustain memory's rate; s of a product that another is added to",
+    enough=32768, added=5e-6)
 row("rnn/persistent", h200("h200-rnn.jsonl"),
     "s of a launch, of the first of R to arrive; bytes a second of the L2; times as long where CUDA cores go through columns of R, whose "
     "neighbours are in other lanes' lines: 160 layers",
@@ -264,6 +267,9 @@ row("rnn/persistent_mma", h200("h200-rnn.jsonl"),
     "s of a step where blocks meet through global memory, as a cluster, or have nobody to wait for; what each further part of the lines "
     "adds, a pair of a thread, backward once more, a load and product that wait for the ones before, and each part of k, whose sums are "
     "added up; how much longer than at full rate products take, and copies: 160 layers",
+    meet=0.85e-6, cluster=0.55e-6, alone=0.5e-6, part=0.6e-6, pair=0.95e-6, back=0.8e-6, chain=8e-9, split=0.05e-6, product=1.5, copies=0.7)
+row("rnn/persistent_tf32", GUESSED,
+    "as rnn/persistent_mma, of float32 in TF32",
     meet=0.85e-6, cluster=0.55e-6, alone=0.5e-6, part=0.6e-6, pair=0.95e-6, back=0.8e-6, chain=8e-9, split=0.05e-6, product=1.5, copies=0.7)
 row("rnn/persistent_simt", h200("h200-rnn.jsonl"),
     "as rnn/persistent_mma, on CUDA cores",

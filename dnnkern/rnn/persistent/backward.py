@@ -8,7 +8,7 @@ from ...device.convert import element
 from ...device.vec import advance
 from .._cells import NEW, NEW_RECURRENT, TYPES, make_cell
 from .._spec import GATES, SLOTS
-from .layer import make_copy, make_meeting, make_pairs, make_product
+from .layer import make_copy, make_meeting, make_pairs, make_product, make_to_line
 
 
 class Block(NamedTuple):
@@ -71,7 +71,7 @@ def backward_kernel(config, kind, inner):
     H0, C0, DHN, DCN, LENGTHS = (name in kind.present for name in ("h0", "c0", "dhn", "dcn", "lengths"))
     PROJECTED, PITCH, INNER, after = kind.projected, config.pitch, config.inner, config.second or config
     # before a projection a thread's pairs are of h, and its cells' sums those of the second product
-    (pair_of_h, ends_of_h), (pair, ends_of) = make_pairs(config, LENGTHS), make_pairs(after, LENGTHS)
+    (pair_of_h, ends_of_h), (pair, ends_of), to_line = make_pairs(config, LENGTHS), make_pairs(after, LENGTHS), make_to_line(config)
     PAIRS, OF_STATES = after.pairs, config.pairs
 
     # ---- the gradients of the last states, those of the first
@@ -171,7 +171,7 @@ def backward_kernel(config, kind, inner):
                         at = arrays.base.projected + (t * i64(block.samples) + n) * block.size + unit
                         store(arrays.reserve, at, states.dh[p])
                 if PROJECTED:
-                    store(small, i64(n) * block.size + unit, states.dh[p])
+                    store(small, i64(n) * block.size + unit, to_line(states.dh[p]))
 
     @device_function
     def update_cells(states, own, products, arrays, block, target, k):
@@ -202,7 +202,7 @@ def backward_kernel(config, kind, inner):
                         store(arrays.reserve, at + g * block.units, slots[g])
                 to = i64(n) * INNER + unit
                 for g in range(GATES_OF):
-                    store(target, to + g * block.units, slots[NEW_RECURRENT] if GRU and g == NEW else slots[g])
+                    store(target, to + g * block.units, to_line(slots[NEW_RECURRENT] if GRU and g == NEW else slots[g]))
 
     # ---- the kernel
 

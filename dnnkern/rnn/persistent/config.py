@@ -8,7 +8,8 @@ from .._spec import GATES
 
 COPY = 16  # bytes of a copy to shared memory
 WARP = 32
-TILE = COPY * WARP  # bytes of 16 rows of R and 16 elements along k: a copy each lane
+DEPTH = 2 * COPY  # bytes along k of a step of mma: 16 elements of 16 bits, 8 of TF32
+TILE = COPY * WARP  # bytes of 16 rows of R and a step along k: a copy each lane
 RING = 64 << 10  # bytes of R that are on their way to a block
 
 
@@ -20,7 +21,7 @@ class Config:
     ----------
     cell, dtype : str
     mma : bool
-        Products on tensor cores.
+        Products on tensor cores; of float32 in TF32.
     back : bool
         A row is a unit's, not a gate's.
     inner : int
@@ -72,6 +73,17 @@ class Config:
         return self.inner // 2 if self.layers else self.inner
 
     @property
+    def is_tf32(self):
+        """Whether factors are rounded to TF32."""
+        return self.mma and self.dtype == "float32"
+
+    @property
+    def rounds_fragments(self):
+        """Whether lines are rounded to TF32 as their fragments are loaded, not when they are exchanged: they are results, too, or states
+        that the next launch goes on from."""
+        return self.is_tf32 and bool(self.layers or self.single)
+
+    @property
     def splits_n(self):
         """Whether GRU's n has a row for the input and one for the state, which r keeps apart."""
         return self.cell == "gru" and bool(self.layers)
@@ -99,14 +111,19 @@ class Config:
         return COPY // ITEMSIZE[self.dtype]
 
     @property
+    def depth(self):
+        """Elements of a step of mma along k."""
+        return DEPTH // ITEMSIZE[self.dtype]
+
+    @property
     def steps(self):
-        """Of a warp's part of k: 16 wide for mma; else a load of 16 bytes by each lane."""
-        return ceil_div(self.inner, 16 * self.splits) if self.mma else ceil_div(self.inner, WARP * self.vector)
+        """Of a warp's part of k: 32 bytes wide for mma; else a load of 16 bytes by each lane."""
+        return ceil_div(self.inner, self.depth * self.splits) if self.mma else ceil_div(self.inner, WARP * self.vector)
 
     @property
     def length(self):
         """Elements of a line in shared memory: all that is multiplied, and for mma 16 bytes, which spare bank conflicts."""
-        return self.steps * 16 * self.splits + self.vector if self.mma else self.steps * WARP * self.vector
+        return self.steps * self.depth * self.splits + self.vector if self.mma else self.steps * WARP * self.vector
 
     @property
     def pitch(self):
@@ -158,7 +175,7 @@ class Config:
         return held + product + pairs + 56 + second
 
     def __str__(self):
-        how = f"mma, k in {self.splits}" if self.mma else f"{self.lines} rows a warp"
+        how = f"mma{' tf32' * self.is_tf32}, k in {self.splits}" if self.mma else f"{self.lines} rows a warp"
         parts = f" by {self.part}" * (self.part < self.samples)
         second = f", then {self.second.units} units, " + str(self.second).split(", ", 2)[2] if self.second else ""
         return f"{self.units} units, {self.samples} sequences{parts}, {how}{second}" + f", clusters of {self.cluster}" * bool(self.cluster)
@@ -179,7 +196,7 @@ class Config:
         """This product and a second one for the same threads, of rows without gates; None if their warps are too few."""
         if self.mma:
             tiles = ceil_div(units, 16)
-            lines, splits = 16, min(self.warps // tiles, 1 << (ceil_div(inner, 16) - 1).bit_length())
+            lines, splits = 16, min(self.warps // tiles, 1 << (ceil_div(inner, self.depth) - 1).bit_length())
         else:
             lines, splits = max(1, units // self.warps), 1
         if not splits or lines > 16:

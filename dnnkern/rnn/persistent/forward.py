@@ -8,7 +8,7 @@ from ...device.convert import element
 from ...device.vec import advance
 from .._cells import NEW, NEW_RECURRENT, TYPES, make_cell
 from .._spec import GATES, SLOTS
-from .layer import make_copy, make_meeting, make_pairs, make_product
+from .layer import make_copy, make_meeting, make_pairs, make_product, make_to_line
 
 
 class Block(NamedTuple):
@@ -82,7 +82,7 @@ def forward_kernel(config, kind):
     H0, C0, LENGTHS, TRAINING = (name in kind.present for name in ("h0", "c0", "lengths", "reserve"))
     UNITS, SAMPLES, PAIRS, PITCH, INNER = config.units, config.samples, config.pairs, config.pitch, config.width
     LAYERS, PROJECTED, after = config.layers, kind.projected, config.second or config
-    (pair, ends_of), (pair_of_h, ends_of_h) = make_pairs(config, LENGTHS), make_pairs(after, LENGTHS)
+    (pair, ends_of), (pair_of_h, ends_of_h), to_line = make_pairs(config, LENGTHS), make_pairs(after, LENGTHS), make_to_line(config)
 
     # ---- the first states, the last ones
 
@@ -198,7 +198,7 @@ def forward_kernel(config, kind):
                     if LSTM:
                         own.cells[p] = state
                 if PROJECTED:
-                    store(lines.hidden, i64(n) * H + unit, h)
+                    store(lines.hidden, i64(n) * H + unit, to_line(h))
                     if TRAINING:
                         store(reserve, at.hidden + line * H + unit, h)
                 else:
@@ -208,7 +208,7 @@ def forward_kernel(config, kind):
                         store(arrays.y, t * y_strides.t + n * y_strides.n + (block.which * H + unit) * y_strides.channel, h)
                     if has:
                         own.last[p] = T(widen(narrow(h)))
-                    store(target, i64(n) * INNER + unit, own.last[p])
+                    store(target, i64(n) * INNER + unit, to_line(own.last[p]))
                 if TRAINING:
                     for g in range(SLOTS_OF):
                         store(reserve, at.gates + (line * SLOTS_OF + g) * H + unit, slots[g])
@@ -229,7 +229,7 @@ def forward_kernel(config, kind):
                         row = q * STATE_ROWS + (unit - first_state)
                         h += products[row * PITCH + (n - block.n0)]
                     own.kept[p] = T(widen(narrow(h)))
-                store(target, i64(n) * INNER + unit, own.kept[p])
+                store(target, i64(n) * INNER + unit, to_line(own.kept[p]))
                 channel = i64(block.which) * INNER + unit
                 store(arrays.y, t * y_strides.t + n * y_strides.n + channel * y_strides.channel, h)
                 if TRAINING:

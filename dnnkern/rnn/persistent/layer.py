@@ -7,7 +7,8 @@ its threads, which have the same units and sequences at every step and so keep c
 will read them. Blocks of other sequences go their own pace.
 
 Products are of two kinds. Ordinary units: a warp has some rows, its lanes share k, each sequence's sums are added up over the lanes. Or
-mma: a warp has 16 rows and a part of k, as fragments; parts are added up by whoever reads the sums.
+mma: a warp has 16 rows and a part of k, as fragments; parts are added up by whoever reads the sums. Of float32 they are in TF32: R is
+rounded once, as it comes to the registers, lines when they are exchanged.
 
 With a projection a step is two products, of the same threads, each with a part of its matrix in registers and lines that are exchanged
 before it: forward h, then the hidden units it is of; backward the gates' gradients, then that of h.
@@ -22,6 +23,7 @@ from ...device.grid import announce, await_blocks
 from ...device.index import divide_remainder, divisor
 from ...device.ldmatrix import ldmatrix_x2, ldmatrix_x4, ldmatrix_x4_trans
 from ...device.mma import make_mma
+from ...device.numeric import bits_float, float_bits, round_tf32
 from ...device.unroll import unrolled
 from ...device.vec import address, load2, load4, shared_address
 from ...device.warp import shuffle_xor
@@ -151,72 +153,108 @@ def _make_scalar_product(config):
 
 
 @functools.cache
-def _make_mma_product(config):
-    """On tensor cores: a warp has 16 rows and a part of k."""
-    mma, FRAGMENTS = make_mma(config.dtype), config.part // 8
-    STEPS, SPLITS, LENGTH, PITCH, ROWS = config.steps, config.splits, config.length, config.pitch, config.rows
-    UNIT_LOG, SUMS = config.units.bit_length() - 1, 4 * FRAGMENTS
-    CHAINS = 2 if FRAGMENTS == 1 else 1  # of products that wait for each other
-    ALL_SUMS = SUMS * CHAINS
-    SPLIT_LOG, (place, has), BACK, UNITS = SPLITS.bit_length() - 1, _make_place(config), config.back, config.units
-    RING_STEPS, BYTES = config.ring, config.ring * TILE
-    WARPS, BEFORE, IDLE = config.warps, config.before, config.threads > WARP * config.warps
-    PAIRS, ODD = FRAGMENTS // 2, FRAGMENTS % 2
-    T, load, arrived = TYPES["float32"], ldmatrix_x4_trans if BACK else ldmatrix_x4, wait_copies(RING_STEPS - 1)
+def _make_rounding(count, is_tf32):
+    """Device function ``round_words(words, i)`` of `count` words of fragments: to TF32; of other types nothing."""
+    @device_function
+    def round_words(words, i):
+        if is_tf32:
+            for j in range(count):
+                words[i + j] = round_tf32(words[i + j])
+    return round_words
+
+
+@functools.cache
+def _make_fragments(config):
+    """Device functions ``bring_step(s, source)`` and ``fetch_step(s, state)``: a lane's copy of a step of R to its warp's ring, and the
+    fragments of a step that has arrived."""
+    STEPS, UNIT_LOG, UNITS, BACK, RING_STEPS = config.steps, config.units.bit_length() - 1, config.units, config.back, config.ring
+    DEPTH_OF, VECTOR, TF32, (place, has) = config.depth, config.vector, config.is_tf32, _make_place(config)
+    load, arrived, BY_WORDS = ldmatrix_x4_trans if BACK else ldmatrix_x4, wait_copies(RING_STEPS - 1), BACK and TF32
+    WORDS = TILE // 4
+    round_words = _make_rounding(4, TF32)
 
     @device_function
-    def bring_step(s, places):
-        """A lane's copy: half a row of the step, of 16 elements along k, or backward of 16 units. Halves change places in every second
-        group of four rows, which spares ldmatrix bank conflicts."""
+    def bring_step(s, source):
+        """A lane's copy: half a row of the step, or backward of one element along k as many units. Halves are exchanged in every second
+        group of four rows, which spares ldmatrix bank conflicts; backward in TF32 a line is 16 units, whose first and last eight are
+        exchanged in every second pair of lines."""
         if s < STEPS:
-            ring, weights, at, unit_count, first, inner, tile, part = places
-            lane = cuda.threadIdx.x & 31
-            line, half = lane >> 1, lane & 1
-            if BACK:
-                row, k = tile * 16 + 8 * half, (part * STEPS + s) * 16 + line
+            ring, weights, at, unit_count, first, inner, tile, part = source
+            lane, k = cuda.threadIdx.x & 31, (part * STEPS + s) * DEPTH_OF
+            if BY_WORDS:
+                line, chunk = lane >> 2, lane & 3
+                row, k, to = tile * 16 + VECTOR * chunk, k + line, 64 * line + COPY * (chunk ^ (line & 2))
             else:
-                row, k = tile * 16 + line, (part * STEPS + s) * 16 + 8 * half
+                line, half = lane >> 1, lane & 1
+                to = 32 * line + COPY * (half ^ ((line >> 2) & 1))
+                if BACK:
+                    row, k = tile * 16 + VECTOR * half, k + line
+                else:
+                    row, k = tile * 16 + line, k + VECTOR * half
             gate = row >> UNIT_LOG
             unit = first + (row & (UNITS - 1))
             inside = has(gate, unit, k, unit_count, inner)
-            to = s % RING_STEPS * TILE + 32 * line + COPY * (half ^ ((line >> 2) & 1))
-            copy_async16(ring + u32(to), address(weights, place(at, gate, unit, k, unit_count) if inside else i64(0)), i64(0),
+            copy_async16(ring + u32(s % RING_STEPS * TILE + to),
+                         address(weights, place(at, gate, unit, k, unit_count) if inside else i64(0)), i64(0),
                          u32(COPY) if inside else u32(0))
         commit_copies()
-    bring_first = unrolled(RING_STEPS, bring_step)
 
     @device_function
     def fetch_step(s, state):
-        held, places = state
-        ring, lane = places[0], cuda.threadIdx.x & 31
-        above, right = (lane >> 3) & 1, lane >> 4  # which of the four 8 x 8 the lane's address is of
-        line, half = ((lane & 7) + 8 * right, above) if BACK else ((lane & 7) + 8 * above, right)
+        held, shared, source = state
+        ring, lane, warp = source[0], cuda.threadIdx.x & 31, cuda.threadIdx.x >> 5
         arrived()
         cuda.syncwarp()
-        load(held, 4 * s, ring + u32(s % RING_STEPS * TILE + 32 * line + COPY * (half ^ ((line >> 2) & 1))))
+        if BY_WORDS:
+            for r in range(4):
+                line, unit = (lane & 3) + 4 * (r // 2), (lane >> 2) + 8 * (r % 2)
+                held[4 * s + r] = shared[(warp * RING_STEPS + s % RING_STEPS) * WORDS + 16 * line + (unit ^ (4 * (line & 2)))]
+        else:
+            above, right = (lane >> 3) & 1, lane >> 4  # which of the four 8 x 8 the lane's address is of
+            line, half = ((lane & 7) + 8 * right, above) if BACK else ((lane & 7) + 8 * above, right)
+            load(held, 4 * s, ring + u32(s % RING_STEPS * TILE + 32 * line + COPY * (half ^ ((line >> 2) & 1))))
+        round_words(held, 4 * s)
         cuda.syncwarp()
-        bring_step(s + RING_STEPS, places)
-    fetch_all = unrolled(STEPS, fetch_step)
+        bring_step(s + RING_STEPS, source)
+    return bring_step, fetch_step
+
+
+@functools.cache
+def _make_mma_product(config):
+    """On tensor cores: a warp has 16 rows and a part of k."""
+    ROUNDED, ITEM = config.rounds_fragments, ITEMSIZE[config.dtype]
+    mma, FRAGMENTS = make_mma("tf32" if config.is_tf32 else config.dtype), config.part // 8
+    STEPS, SPLITS, LENGTH, PITCH, ROWS = config.steps, config.splits, config.length, config.pitch, config.rows
+    SUMS = 4 * FRAGMENTS
+    CHAINS = 2 if FRAGMENTS == 1 else 1  # of products that wait for each other
+    ALL_SUMS = SUMS * CHAINS
+    SPLIT_LOG, BYTES = SPLITS.bit_length() - 1, config.ring * TILE
+    WARPS, BEFORE, IDLE = config.warps, config.before, config.threads > WARP * config.warps
+    PAIRS, ODD, T = FRAGMENTS // 2, FRAGMENTS % 2, TYPES["float32"]
+    (bring_step, fetch_step), round_pair, round_one = _make_fragments(config), _make_rounding(4, ROUNDED), _make_rounding(2, ROUNDED)
+    bring_first, fetch_all = unrolled(config.ring, bring_step), unrolled(STEPS, fetch_step)
 
     @device_function
     def fetch(held, tile, weights, at, unit_count, first, inner):
         warp = cuda.threadIdx.x >> 5
         ring = shared_address(tile, 0) + u32(warp * BYTES)
-        places = ring, weights, at, unit_count, first, inner, warp >> SPLIT_LOG, warp & (SPLITS - 1)
+        source = ring, weights, at, unit_count, first, inner, warp >> SPLIT_LOG, warp & (SPLITS - 1)
         if not IDLE or warp < WARPS:
-            bring_first(0, places)
-            fetch_all(0, (held, places))
+            bring_first(0, source)
+            fetch_all(0, (held, tile, source))
         cuda.syncthreads()
 
     @device_function
     def multiply_step(s, places):
         acc, held, b, even, odd = places
         for f in range(PAIRS):
-            ldmatrix_x4(b, 0, even + u32(s * 32 + f * (32 * LENGTH)))
+            ldmatrix_x4(b, 0, even + u32(s * 32 + f * (16 * ITEM * LENGTH)))
+            round_pair(b, 0)
             mma(acc, 8 * f, held, 4 * s, b, 0)
             mma(acc, 8 * f + 4, held, 4 * s, b, 2)
         if ODD:
             ldmatrix_x2(b, 0, odd + u32(s * 32))
+            round_one(b, 0)
             mma(acc, 8 * PAIRS + 4 * (s & (CHAINS - 1)), held, 4 * s, b, 0)
     multiply_all = unrolled(STEPS, multiply_step)
 
@@ -229,10 +267,10 @@ def _make_mma_product(config):
             return
         for j in range(ALL_SUMS):
             acc[j] = T(0)
-        # a lane's line of two times eight sequences, or of eight, and its half of 16 elements along k
+        # a lane's line of two times eight sequences, or of eight, and its half of a step
         base = shared_address(states, 0) + u32(BEFORE + part * (32 * STEPS) + 16 * ((lane >> 3) & 1))
-        even = base + u32(2 * LENGTH * ((lane & 7) + 8 * (lane >> 4)))
-        odd = base + u32(2 * LENGTH * (16 * PAIRS + (lane & 7)))
+        even = base + u32(ITEM * LENGTH * ((lane & 7) + 8 * (lane >> 4)))
+        odd = base + u32(ITEM * LENGTH * (16 * PAIRS + (lane & 7)))
         multiply_all(0, (acc, held, b, even, odd))
         if CHAINS == 2:
             for j in range(SUMS):
@@ -276,6 +314,19 @@ def make_copy(config, half=0):
         landed()
         cuda.syncthreads()
     return clear, start, bring
+
+
+@functools.cache
+def make_to_line(config):
+    """Device function ``to_line(value)``: as it is exchanged."""
+    TF32, T = config.is_tf32 and not config.rounds_fragments, TYPES[config.compute]
+
+    @device_function
+    def to_line(value):
+        if TF32:
+            return bits_float(round_tf32(float_bits(T(value))))
+        return value
+    return to_line
 
 
 @functools.cache

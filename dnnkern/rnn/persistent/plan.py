@@ -29,7 +29,7 @@ COST = constants("rnn/persistent")
 REGISTERS, MOST_REGISTERS, STATIC, MOST_THREADS, KEPT = 65536, 255, 48 << 10, 1024, 8
 ALL, CLUSTERS, SINGLE, LAYERS = "all", "clusters", "single", "layers"
 SIZES = (1, 2, 4, 8, 16)  # of clusters
-MMA, SIMT = constants("rnn/persistent_mma"), constants("rnn/persistent_simt")
+MMA, TF32, SIMT = constants("rnn/persistent_mma"), constants("rnn/persistent_tf32"), constants("rnn/persistent_simt")
 
 
 def refusal(problem, how):
@@ -55,6 +55,7 @@ class Sizes(NamedTuple):
     op: str
     spec: object
     samples: int
+    tf32: bool
 
     @property
     def dtype(self):
@@ -62,19 +63,28 @@ class Sizes(NamedTuple):
 
 
 def sizes_of(problem):
-    """Of a problem."""
-    return Sizes(problem.op, problem.spec, problem.samples)
+    """Of a problem. TF32 needs weights that can be copied by 16 bytes."""
+    p = problem
+    return Sizes(p.op, p.spec, p.samples, p.spec.math == "tf32" and p.weights.alignment >= COPY)
 
 
 def shapes(sizes, layers=0):
-    """Configurations that a block could have, whatever they cost, for `Sizes` or a problem; with so many layers side by side."""
-    p, spec, back = sizes, sizes.spec, sizes.op == OPS[1]
-    mma, inner = ITEMSIZE[p.dtype] == 2, spec.hidden_size * spec.gates if back else spec.state_size
+    """Configurations that a block could have, whatever they cost, for `Sizes`; with so many layers side by side."""
+    spec, back = sizes.spec, sizes.op == OPS[1]
+    inner = spec.hidden_size * spec.gates if back else spec.state_size
+    for mma in (True,) if ITEMSIZE[sizes.dtype] == 2 else (True, False) if sizes.tf32 else (False,):
+        one = Config(spec.cell, sizes.dtype, mma, back, inner * (2 if layers else 1), 1, 1, 1, 1, 1, layers=layers)
+        yield from _shapes_like(one, sizes, inner)
+
+
+def _shapes_like(one, sizes, inner):
+    """Those on tensor cores, or on CUDA cores, as `one` is."""
+    p, spec, back, mma = sizes, sizes.spec, one.back, one.mma
     units = [1 << k for k in range(7) if 1 << k < 2 * spec.hidden_size]
     samples = (8, 16, 32, 64) if mma else (4, 8, 16, 32, 64)
-    one = Config(spec.cell, p.dtype, mma, back, inner * (2 if layers else 1), 1, 1, 1, 1, 1, layers=layers)
+    least = one.vector if mma and back else 1  # units of a copy
     for u, n in itertools.product(units, samples):
-        if n >= 2 * max(p.samples, samples[0]) or mma and back and u < 8:  # a copy is eight units
+        if n >= 2 * max(p.samples, samples[0]) or u < least:
             continue
         ways = [(16, q) for q in (1, 2, 4, 8, 16)] if mma else [(q, 1) for q in (16, 8, 4, 2, 1)]
         parts = [n // q for q in (1, 2, 4, 8) if n // q >= samples[0]]
@@ -87,7 +97,7 @@ def shapes(sizes, layers=0):
             for lines, splits in ways:
                 share = 1 << (ceil_div(spec.proj_size, ceil_div(spec.hidden_size, u)) - 1).bit_length()
                 if back:  # the gates' gradients are multiplied to those of h, which are multiplied to those of its hidden units
-                    share = max(share, 8 if mma else 1)
+                    share = max(share, least)
                     config = Config(spec.cell, p.dtype, mma, back, inner, share, n, part, lines, splits).beside(back, spec.proj_size, u)
                 else:
                     config = Config(spec.cell, p.dtype, mma, back, inner, u, n, part, lines, splits).beside(back, spec.hidden_size, share)
@@ -155,7 +165,7 @@ def fits(problem, device, how):
 def step_seconds(sizes, device, config):
     """Predicted time of a step."""
     across, groups, directions = blocks(sizes, config)
-    total, cost = across * groups * directions, MMA if config.mma else SIMT
+    total, cost = across * groups * directions, _constants(config)
     meet = cost.alone if across == 1 else cost.cluster if config.cluster else cost.meet
     if config.single:
         meet = COST.launch + fetch_seconds(sizes, device, config)
@@ -174,15 +184,20 @@ def _waves(config, total, device):
     return ceil_div(total, device.sms if not config.cluster else device.clusters(config.cluster) * config.cluster)
 
 
+def _constants(config):
+    """Of products on tensor cores, of 16 bits or in TF32, or on CUDA cores."""
+    return (TF32 if config.dtype == "float32" else MMA) if config.mma else SIMT
+
+
 def _math_seconds(c, config, device):
     """Predicted time of a block's multiply-adds in a step."""
-    rate = 1024 if config.mma else LANES if config.dtype == "float32" else LANES / 2
-    return c.rows * c.samples * c.inner / (rate * device.clock_hz) * (MMA if config.mma else SIMT).product
+    rate = 2048 // ITEMSIZE[config.dtype] if config.mma else LANES if config.dtype == "float32" else LANES / 2
+    return c.rows * c.samples * c.inner / (rate * device.clock_hz) * _constants(config).product
 
 
 def _copy_seconds(c, config, total):
     """Predicted time until the lines of a step have come from the L2."""
-    return 2 * total * c.samples * c.inner * (2 if c.mma else 4) / COST.l2 * (MMA if config.mma else SIMT).copies
+    return 2 * total * c.samples * c.inner * (ITEMSIZE[c.dtype] if c.mma else 4) / COST.l2 * _constants(config).copies
 
 
 def fetch_seconds(sizes, device, config):

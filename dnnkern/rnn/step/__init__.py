@@ -2,7 +2,7 @@
 
     forward      sums = x W of all steps;  then a step:  states R;  cells: sums + products -> gates, states
     by data      a step back: cells: gates' gradients;  their product with R;  then dx = gates' gradients W, of all steps
-    by weights   the transposed gates' gradients of all steps times inputs, states before, ones
+    by weights   the transposed gates' gradients of all steps times inputs and states before; their sums for the biases
 
 Products are the library's own (`engine.plan`), on tensor cores where dtype and device have them; between two kernels sums are in float32.
 Sequences that are over keep their states: a step's product has a row for each sequence, whatever its length. What lies after the end of
@@ -16,8 +16,9 @@ from ...dispatch import Algorithm
 from ...engine.plan import planned
 from .._plan import least_step_seconds, too_many
 from .._problem import OPS
-from .backward import data_plan, weights_plan
+from .backward import data_plan
 from .forward import forward_plan
+from .weights import configs_of, weights_plan
 
 _PLANS = dict(zip(OPS, (forward_plan, data_plan, weights_plan)))
 
@@ -51,5 +52,5 @@ def build(problem, device, config):
     return _plan(problem, device, config).launches()
 
 
-ALGORITHMS = tuple(Algorithm(op=op, name="step", supports=supports, workspace=workspace, estimate=estimate, build=build, bound=bound)
-                   for op in OPS)
+ALGORITHMS = tuple(Algorithm(op=op, name="step", supports=supports, workspace=workspace, estimate=estimate, build=build, bound=bound,
+                             configs=configs_of if op == OPS[2] else None) for op in OPS)

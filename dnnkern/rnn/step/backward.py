@@ -1,19 +1,17 @@
-"""Backward by steps: for each a kernel for the cells and a product of their gradients; those of inputs and weights over all steps."""
+"""Backward by steps: for each a kernel for the cells and a product of their gradients; those of inputs over all steps."""
 import functools
 
 from ...device import cuda, i64, jit
 from ...device.convert import element
 from ...device.index import divide_remainder, divisor
-from ...engine.dropout_bits import drawn
 from ...engine.embed import Place
-from ...engine.plan import Plan, alignment_at
+from ...engine.plan import Plan
 from ...host.launch import Argument, Launch
 from ...host.tensor import Tensor
 from .._cells import NEW, NEW_RECURRENT, TYPES, make_cell
 from .._network import Lines, numbers, numbers_bytes, outputs_of, packed_lines, pointer
-from .._parameters import StateStrides, kind_of, line_strides, offsets, optional, state_strides
-from .._plan import (THREADS, Rows, alignment_of, blocks, cells_seconds, fill, gates_tensor, half_part, input_gradients, matrix_tensor,
-                     move_states, small_seconds)
+from .._parameters import kind_of, line_strides, offsets, optional, state_strides
+from .._plan import THREADS, blocks, cells_seconds, half_part, input_gradients, matrix_tensor, move_states, small_seconds
 from .._spec import GATES, SLOTS
 
 
@@ -202,139 +200,3 @@ def _steps(plan, p, layer, given, rests, products, cells, turned, projected):
         plan.add(cells_seconds(p, plan.device), lambda: cells_launch(k))
         plan.add(*back)
     plan.repeat(range(p.steps)[::-1], step)
-
-
-# ---- inputs without what lies after the ends of sequences, and after dropout
-
-@functools.cache
-def inputs_kernel(dtype, dropped, lengths_given):
-    """A packed copy of lines, 0 after the end of a sequence and where an element was dropped."""
-    load, store, T = element(dtype).load, element(dtype).store, TYPES[element(dtype).compute]
-
-    @jit(launch_bounds=THREADS)
-    def rnn_inputs(x, kept, lengths, y, elements, size, samples, strides, factor):
-        i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
-        if i < elements:
-            row, c = divide_remainder(i, size)
-            t, n = divide_remainder(row, samples)
-            value = T(0)
-            if not lengths_given or t < lengths[n]:
-                value = load(x, t * strides.t + n * strides.n + c * strides.channel)
-            if dropped:
-                value = value * factor if load(kept, i) > T(0) else T(0)
-            store(y, i, value)
-    return rnn_inputs
-
-
-def clean_inputs(plan, problem, lines, size, kept, factor):
-    """Lines that products over all steps may read: themselves, or a copy in the workspace."""
-    p = problem
-    rows = Rows(p, lines, size)
-    if kept is None and p.lengths is None and rows.is_matrix and rows.order == (p.samples, 1):
-        return lines
-    elements = p.steps * p.samples * size
-    to = plan.part(elements * p.x.itemsize)
-
-    def launches():
-        arguments = (lines.pointer(p.dtype), pointer(Place("reserve", kept or 0), p.dtype),
-                     Argument("int32*", "lengths" if p.lengths else lines.place.name), pointer(to, p.dtype), Argument("int32", elements),
-                     Argument("uint32x3", divisor(size)), Argument("uint32x3", divisor(p.samples)), line_strides(lines.strides),
-                     Argument(p.compute, factor))
-        return (Launch(inputs_kernel(p.dtype, kept is not None, p.lengths is not None), blocks(elements), (THREADS, 1, 1), arguments),)
-    plan.add(small_seconds(elements, 2 * elements * p.x.itemsize, plan.device), launches)
-    return Lines(to, (p.samples * size, size, 1))
-
-
-# ---- states one step before
-
-@functools.cache
-def before_kernel(dtype, lengths_given, h0_given):
-    """The state before each step, packed, of one direction; 0 after the end of a sequence."""
-    load, store, T = element(dtype).load, element(dtype).store, TYPES[element(dtype).compute]
-
-    @jit(launch_bounds=THREADS)
-    def rnn_states_before(y, h0, lengths, out, elements, size, samples, steps, backwards, strides, h0_strides):
-        i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
-        if i < elements:
-            row, c = divide_remainder(i, size)
-            t, n = divide_remainder(row, samples)
-            length = steps
-            if lengths_given:
-                length = min(lengths[n], length)
-            value, before = T(0), t + 1 if backwards else t - 1
-            if t < length:
-                if before >= 0 and before < length:
-                    value = load(y, before * strides.t + n * strides.n + c * strides.channel)
-                elif h0_given:
-                    value = load(h0, n * h0_strides.n + c * h0_strides.unit)
-            store(out, i, value)
-    return rnn_states_before
-
-
-def states_before(plan, problem, lines, layer, direction):
-    """Add a step that writes them; the place of (T, N, state)."""
-    p, size = problem, problem.spec.state_size
-    elements = p.steps * p.samples * size
-    to = plan.part(elements * p.x.itemsize)
-    which = layer * p.spec.directions + direction
-    h0 = Place("h0", which * p.h0.strides[0] * p.x.itemsize) if p.h0 is not None else lines.place
-
-    def launches():
-        arguments = (lines.pointer(p.dtype), pointer(h0, p.dtype), Argument("int32*", "lengths" if p.lengths else lines.place.name),
-                     pointer(to, p.dtype), Argument("int32", elements), Argument("uint32x3", divisor(size)),
-                     Argument("uint32x3", divisor(p.samples)), Argument("int32", p.steps), Argument("int32", direction),
-                     line_strides(lines.strides),
-                     Argument(StateStrides, StateStrides(*(p.h0.strides if p.h0 is not None else (0, 0, 0)))))
-        return (Launch(before_kernel(p.dtype, p.lengths is not None, p.h0 is not None), blocks(elements), (THREADS, 1, 1), arguments),)
-    plan.add(small_seconds(elements, 2 * elements * p.x.itemsize, plan.device), launches)
-    return to
-
-
-# ---- the gradient of the weights
-
-def weights_plan(problem, device, config):
-    """The plan of the gradient by the weights: a product for each matrix, whose sums run over all steps and sequences."""
-    p, spec, plan = problem, problem.spec, Plan(device, problem.spec.math)
-    size, count, ones = p.x.itemsize, p.steps * p.samples, None
-    if spec.bias != "none":
-        ones = plan.part(count * size)
-        fill(plan, ones, Tensor.packed((count,), p.dtype), 1.0)
-
-    def product(m, first, rows, left, right, columns):
-        """Rows of a matrix' gradient: the transpose of `left` times `right`, (Tensor, Place) each."""
-        offset = (m.first + first * columns) * size
-        y = Tensor((rows, columns), (columns, 1), p.dtype, alignment_at(p.dweights.alignment, offset))
-        plan.product({"a": left[1], "b": right[1], "y": Place("dweights", offset)}, a=left[0], b=right[0], transpose_a=True, y=y)
-    for layer in range(spec.num_layers):
-        source = outputs_of(p, layer - 1) if layer else Lines(Place("x"), p.strides_of(p.x))
-        lines = clean_inputs(plan, p, source, spec.layer_input(layer), p.region("kept", layer - 1) if layer else None,
-                             drawn(spec.dropout)[1])
-        y = outputs_of(p, layer)
-        for d in range(spec.directions):
-            states = Lines(Place(y.place.name, y.place.offset + d * spec.state_size * y.strides[2] * size), y.strides)
-            before = states_before(plan, p, states, layer, d), spec.state_size
-            split = [(0, 2, 0), (2, 1, 3)] if spec.cell == "gru" else [(0, spec.gates, 0)]  # gates, how many, their slot
-            for name, parts in (("w_ih", [(0, spec.gates, 0)]), ("w_hh", split), ("b_ih", [(0, spec.gates, 0)]), ("b_hh", split)):
-                m = spec.matrix(name, layer, d)
-                for gate, gates, slot in parts if m else ():
-                    left = gates_tensor(p, layer, d, slot, gates)
-                    first, rows = gate * spec.hidden_size, gates * spec.hidden_size
-                    if name == "w_ih":
-                        of = Rows(p, lines, spec.layer_input(layer))
-                        alignment = alignment_at(alignment_of(p, of.place), of.strides[0] * size)
-                        product(m, first, rows, left, (of.tensor(p.dtype, alignment), of.place), spec.layer_input(layer))
-                    elif name == "w_hh":
-                        product(m, first, rows, left, (Tensor.packed((count, before[1]), p.dtype), before[0]), spec.state_size)
-                    else:
-                        offset = (m.first + first) * size
-                        plan.product({"a": ones, "b": left[1], "y": Place("dweights", offset)}, a=Tensor.packed((1, count), p.dtype),
-                                     b=left[0], y=Tensor((1, rows), (rows, 1), p.dtype, alignment_at(p.dweights.alignment, offset)))
-            m = spec.matrix("w_hr", layer, d)
-            if m:
-                factors = []
-                for name, width in (("projected", spec.proj_size), ("hidden", spec.hidden_size)):
-                    offset = p.region(name, layer, d)
-                    factors.append((Tensor((count, width), (width, 1), p.dtype, alignment_at(p.reserve.alignment, offset)),
-                                    Place("reserve", offset)))
-                product(m, 0, spec.proj_size, *factors, spec.hidden_size)
-    return plan
