@@ -278,6 +278,9 @@ row("transform/few", h200("h200-transpose.jsonl"),
 row("transform/tiled", h200("h200-transpose.jsonl"),
     "instructions of a chunk of a thread, of each access of a narrower one; share of the waste of tiles that counts", ("chunk",),
     chunk=60, narrow=12, waste=0.75)
+row("transform/planes", COUNTED,
+    "bytes in flight of a multiprocessor that memory's rate takes; instructions of a chunk, of an element of it",
+    in_flight=64e3, chunk=30, element=5)
 row("transform/im2col_naive", GUESSED,
     "instructions of an element",
     element=600)
