@@ -101,6 +101,10 @@ row("pool/bwd_channels", h200("h200-bandwidth.md"),
     "instructions of a thread of a maximum and of an average, a pixel, an output, for each channel and pixel of a maximum and of an "
     "average; bytes a clock of the L1; share that shows", ("exposed",),
     maximum=120, average=220, pixel=8, output=12, maximum_pixel=2, average_pixel=1, l1=100, exposed=0.5, blocks=3)
+row("pool/bwd_patches", COUNTED,
+    "instructions of a thread of a maximum and of an average, a pixel, an output, of each channel of a pair of pixel and output of a "
+    "maximum and of an average; bytes a clock of the L1; share that shows",
+    maximum=60, average=120, pixel=6, output=10, maximum_pair=3, average_pair=1, l1=100, exposed=0.4)
 row("pool/bwd_rows", h200("h200-bandwidth.md"),
     "instructions of a thread, a group, a pair of pixel and output of a maximum and of an average, a pixel; pixels of ragged rows, times; "
     "bytes a clock of the L1; share that shows", ("exposed",),
