@@ -96,9 +96,15 @@ class Config:
                 f"{self.height.outputs}x{self.width.outputs} outputs")
 
 
-def _along(problem, axis, times):
+def along(problem, axis, times):
+    """The windows along an axis, with patches of so many strides."""
     taps, stride, padding = problem.taps[axis], problem.steps[axis], problem.before[axis]
     return Along(taps, stride, padding, times * stride)
+
+
+def is_flat(problem):
+    """Whether windows are of one depth and one size, without dilation."""
+    return not problem.adaptive and set(problem.dilations) == {1} and (problem.taps[0], problem.steps[0], problem.before[0]) == (1, 1, 0)
 
 
 def supports(problem):
@@ -107,7 +113,7 @@ def supports(problem):
         return "the windows are adaptive; expected windows of one size"
     if set(problem.dilations) != {1}:
         return f"dilation {'x'.join(map(str, problem.dilation))}; expected 1"
-    if (problem.taps[0], problem.steps[0], problem.before[0]) != (1, 1, 0):
+    if not is_flat(problem):
         return f"windows of depth {problem.taps[0]}, stride {problem.steps[0]}; expected 1, and no padding"
     if (reason := chunk_refusal(problem) or numbers_refusal(problem, problem.x.size // chunk_of(problem))) is not None:
         return reason
@@ -125,8 +131,8 @@ def _fitting(problem):
     found = []
     for channels in dict.fromkeys((chunk_of(problem), max(1, chunk_of(problem) // 2))):
         for rows, columns in TIMES:
-            config = Config(problem.index_dtype, problem.x.dtype, channels, access_of(problem, channels), _along(problem, 1, rows),
-                            _along(problem, 2, columns), problem.divisor is not None, is_wide(problem))
+            config = Config(problem.index_dtype, problem.x.dtype, channels, access_of(problem, channels), along(problem, 1, rows),
+                            along(problem, 2, columns), problem.divisor is not None, is_wide(problem))
             if config.words <= MOST_WORDS and config.totals <= MOST_TOTALS:
                 found.append(config)
     return found
