@@ -20,12 +20,12 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64, jit, u32
+from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.fastmath import maximum
 from ..device.groups import access_words, make_reader, make_writer, scalar_of
 from ..device.index import ceil_div
-from ..device.vec import advance
+from ..device.vec import advance, pin
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, occupied, overlap, tail
@@ -47,7 +47,7 @@ LOWEST = {"float64": (0, 0xFFF00000), "float32": (0xFF800000,) * 2, "float16": (
 class Config:
     """What is computed; types of the index and of the elements; elements per vector, outputs per thread, accesses to x, y and index; taps
     and stride of a row; elements of the first vector before the stretch; rows in flight; whether threads divide rows evenly; dilation;
-    one divisor of averages; 64-bit offsets; whether all rows of a window are in flight."""
+    one divisor of averages; 64-bit offsets; whether windows are flat, and all their rows in flight."""
     maximum: bool
     index: str | None
     dtype: str
@@ -62,7 +62,7 @@ class Config:
     dilated: bool
     divided: bool
     wide: bool
-    single: bool = False
+    flat: bool = False
 
     @property
     def vectors(self):
@@ -90,8 +90,8 @@ def _config(problem, factor=1):
                    problem.divisor is not None, is_wide(problem))
     rows = max(1, min(problem.taps[1], MOST_WORDS // max(1, found.vectors * width)))
     found_access = access_of(problem, outputs, 4)
-    single = problem.index is not None and problem.taps[0] == 1 and rows == problem.taps[1]
-    return Config(**{**vars(found), "rows": rows, "access": Access(width, found_access.y, found_access.index), "single": single})
+    flat = problem.taps[0] == 1 and rows == problem.taps[1]
+    return Config(**{**vars(found), "rows": rows, "access": Access(width, found_access.y, found_access.index), "flat": flat})
 
 
 def _fits(config):
@@ -151,7 +151,19 @@ def kernel(config):
     reciprocal = make_reciprocal("float64" if config.dtype == "float64" else "float32")
     START, NO_PIXEL = MINUS_INFINITY if MAX else 0.0, -1
     BUFFER, STRETCH, ROW = ROWS * VECTORS * LENGTH, VECTORS * E, VECTORS * LENGTH
-    SINGLE, pixel_of_tap, load_one = config.single, make_pixel_of_tap(ROWS * TAPS, TAPS), element(config.dtype).load
+    FLAT, pixel_of_tap, load_one, hold = config.flat, make_pixel_of_tap(ROWS * TAPS, TAPS), element(config.dtype).load, pin(BUFFER)
+
+    @device_function
+    def spread(values, raw, r, base, extent):
+        """The r-th row's stretch as values; what is outside of the image is the lowest."""
+        for k in range(VECTORS):
+            if MAX:
+                w = base + k * E
+                ok = (w >= 0) & (w < extent)
+                for j in range(LENGTH):
+                    at = r * ROW + k * LENGTH + j
+                    raw[at] = raw[at] if ok else u32(ODD if j & 1 else EVEN)
+            unpack(values, k * E, raw, r * ROW + k * LENGTH)
 
     @jit(launch_bounds=(THREADS, 3))
     def pool_fwd_rows(x, y, index, threads, chunks, axes, extents, x_stride, y_stride, index_stride):
@@ -171,13 +183,36 @@ def kernel(config):
                 total[v] = Total(START)
                 w = first_w + v * STRIDE
                 covers = (low_d < high_d) & (low_h < high_h) & (w < axes.w.extent) & (w + TAPS > 0)
-                if SINGLE:
+                if FLAT:
                     best_pixel[v] = max(-w, 0)  # the first tap of a row that is inside
                 else:
                     best_pixel[v] = pixel_number(d, h, max(w, 0), axes) if covers else NO_PIXEL
             image = advance(x, n * x_stride.n + c * x_stride.c)
             base = first_w - SKIP
-            for t in range(low_d, high_d):
+            if FLAT:
+                # one batch: no loops
+                inside_it = (low_d < high_d) & (low_h < high_h)
+                for r in range(ROWS):
+                    h = first_h + min(low_h + r, high_h - 1) * axes.h.dilation
+                    start = first_d * Int(x_stride.d) + h * Int(x_stride.h) + base
+                    for k in range(VECTORS):
+                        w = base + k * E
+                        ok = inside_it & (w >= 0) & (w < axes.w.extent)
+                        if not MAX:
+                            ok = ok & (low_h + r < high_h)
+                        fetch(raw, r * ROW + k * LENGTH, image, start + k * E, ok)
+                hold(raw)
+                for r in range(ROWS):
+                    spread(values, raw, r, base, axes.w.extent)
+                    for s in range(TAPS):
+                        for v in range(V):
+                            value = values[SKIP + v * STRIDE + s]
+                            if INDEX:
+                                best_pixel[v] = r * TAPS + s if value > total[v] else best_pixel[v]
+                            total[v] = maximum(total[v], value) if MAX else total[v] + value
+                for v in range(V):
+                    total[v] = total[v] if inside_it else Total(START)
+            for t in range(low_d, low_d if FLAT else high_d):
                 d = first_d + t * axes.d.dilation
                 for row in range(low_h, high_h, ROWS):
                     # load the stretches of a batch of rows
@@ -192,30 +227,21 @@ def kernel(config):
                             fetch(raw, r * ROW + k * LENGTH, image, start + k * E, ok)
                     # combine them
                     for r in range(ROWS):
-                        for k in range(VECTORS):
-                            if MAX:
-                                w = base + k * E
-                                ok = (w >= 0) & (w < axes.w.extent)
-                                for j in range(LENGTH):
-                                    at = r * ROW + k * LENGTH + j
-                                    raw[at] = raw[at] if ok else u32(ODD if j & 1 else EVEN)
-                            unpack(values, k * E, raw, r * ROW + k * LENGTH)
-                        if INDEX and not SINGLE:
+                        spread(values, raw, r, base, axes.w.extent)
+                        if INDEX:
                             h = first_h + min(row + r, high_h - 1) * axes.h.dilation
                             pixel = pixel_number(d, h, first_w, axes)
                         for s in range(TAPS):
                             for v in range(V):
                                 value = values[SKIP + v * STRIDE + s]
-                                if INDEX and SINGLE:
-                                    best_pixel[v] = r * TAPS + s if value > total[v] else best_pixel[v]
-                                elif INDEX:
+                                if INDEX:
                                     better = (total[v] == total[v]) & (not value <= total[v])
                                     best_pixel[v] = pixel + v * STRIDE + s if better else best_pixel[v]
                                 if MAX:
                                     total[v] = maximum(total[v], value)
                                 else:
                                     total[v] += value
-            if SINGLE:
+            if FLAT and INDEX:
                 d, h, any_nan = first_d + low_d * axes.d.dilation, first_h + low_h * axes.h.dilation, False
                 for v in range(V):
                     w = first_w + v * STRIDE

@@ -198,6 +198,10 @@ row("norm/group", h200("h200-group-norm.jsonl"),
     "bytes in flight that memory's rate takes; share of it of blocks for several groups, of one block a multiprocessor, of all; threads "
     "that are enough", ("enough",),
     in_flight=100e3, split=0.9, one_block=0.9, rate=0.92, enough=512)
+row("norm/slices", COUNTED,
+    "bytes in flight that memory's rate takes; share of it of one block a multiprocessor, of 16, 32 and 64 bytes of a pixel, of all; times "
+    "as long in clusters; threads that are enough",
+    in_flight=100e3, one_block=0.8, segment_16=0.5, segment_32=0.8, segment_64=0.9, rate=0.92, in_cluster=1.02, enough=512)
 row("norm/merge_naive", GUESSED,
     "s that a thread waits for a part",
     wait=1e-6)
