@@ -149,6 +149,8 @@ def _fitting(problem, shared_per_sm):
         if columns % chunks or view.groups % (columns // chunks) or columns > 1 and not _is_last(view):
             continue
         for cluster in CLUSTERS:
+            if cluster * columns // chunks > 32:  # lanes of the warp that sends a block's moments of each group to each block
+                continue
             for lanes in LANES:
                 count = ceil_div(ceil_div(pixels, cluster), lanes // columns)
                 registers = min(count, most[count > most[0]])
