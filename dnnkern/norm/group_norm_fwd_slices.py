@@ -27,7 +27,7 @@ from ..device.vec import address, advance, pin, shared_address
 from ..device.warp import shuffle_xor
 from ..dispatch import Algorithm
 from ..engine.constants import constants
-from ..engine.cost import LAUNCH, Cost, flight_rate, memory_seconds, occupied, tail
+from ..engine.cost import LAUNCH, Cost, memory_seconds, occupied, tail
 from ..host.launch import Argument, Launch
 from ._channel_view import MOST, View, array_strides, statistic_strides, view_of
 from ._moments import make_inverses, make_join
@@ -174,15 +174,16 @@ def fits(problem, device):
 
 
 def estimate(problem, device, config):
-    """Bytes at the rate that those in flight sustain; the grid's last blocks; short runs of a pixel."""
+    """Bytes at the rate that those in flight sustain: of a block's life they are under way for all but `wait`; the grid's last blocks; short
+    runs of a pixel."""
     view = view_of(problem)
     clusters = view.images * view.groups // config.groups
     blocks = clusters * config.cluster
     fill = _pixels(problem) * config.columns / (config.cluster * config.lanes * (config.registers + config.shared))
     flight = (config.registers + config.shared) * 16 * config.lanes * config.blocks * min(1.0, fill)
-    rate = COST.rate * flight_rate(flight, COST.in_flight) * (COST.one_block if config.blocks == 1 else 1.0)
-    rate *= {1: COST.segment_16, 2: COST.segment_32, 4: COST.segment_64}.get(config.columns, 1.0) if config.last else 1.0
-    rate /= COST.in_cluster if config.cluster > 1 else 1.0
+    rate = COST.rate * max(COST.least, 1 - COST.wait * device.bandwidth / (device.sms * flight)) * (COST.narrow if config.layout.itemsize < 4 else 1.0)
+    rate *= COST.one_block if config.blocks == 1 else 1.0  # nothing is in flight while the block computes
+    rate *= {1: COST.chunks_1, 2: COST.chunks_2, 4: COST.chunks_4}.get(config.columns, 1.0) if config.last else 1.0
     return LAUNCH + Cost(memory=memory_seconds(problem.bytes, device) / rate).slowed(
         idle=1 / occupied(blocks * config.lanes, COST.enough, device), tail=tail(blocks, config.blocks, device))
 

@@ -1,5 +1,5 @@
 """Rows of the models of what mostly moves bytes, and of terms that several families share."""
-from ._row import COUNTED, GUESSED, h200, row
+from ._row import COUNTED, GUESSED, h100, h200, row
 
 # ---- what models of several families share
 
@@ -198,10 +198,10 @@ row("norm/group", h200("h200-group-norm.jsonl"),
     "bytes in flight that memory's rate takes; share of it of blocks for several groups, of one block a multiprocessor, of all; threads "
     "that are enough", ("enough",),
     in_flight=100e3, split=0.9, one_block=0.9, rate=0.92, enough=512)
-row("norm/slices", COUNTED,
-    "bytes in flight that memory's rate takes; share of it of one block a multiprocessor, of 16, 32 and 64 bytes of a pixel, of all; times "
-    "as long in clusters; threads that are enough",
-    in_flight=100e3, one_block=0.8, segment_16=0.5, segment_32=0.8, segment_64=0.9, rate=0.92, in_cluster=1.02, enough=512)
+row("norm/slices", h100("h100-weak-spots-band.jsonl"),
+    "share of memory's rate; s that a block's bytes are not in flight, least share that leaves; share with 16-bit elements, with one block a multiprocessor, "
+    "with one, two and four chunks of 16 bytes of a pixel; threads that are enough", ("one_block", "chunks_1", "chunks_2", "enough"),
+    rate=0.99, wait=0.43e-6, least=0.1, narrow=0.97, one_block=0.8, chunks_1=0.5, chunks_2=0.75, chunks_4=0.92, enough=512)
 row("norm/merge_naive", GUESSED,
     "s that a thread waits for a part",
     wait=1e-6)

@@ -37,13 +37,14 @@ from .forward_config import WARP, Config
 
 COST = constants("norm/forward")
 
-WHOLE = "x", "residual", "y", "summed"
-OFFSETS = *WHOLE, "mean", "rstd"  # names of the arrays that a row has offsets in
+MOST_WHOLE = 4  # vectors of a thread: with more, and no branch between them, some registers are spilled
+ARRAYS = "x", "residual", "y", "summed"
+OFFSETS = *ARRAYS, "mean", "rstd"  # names of the arrays that a row has offsets in
 
 
 def _names(problem):
     """Of arrays that are read or written row by row, in the order of the kernel's arguments."""
-    return WHOLE if problem.residual is not None else WHOLE[::2]
+    return ARRAYS if problem.residual is not None else ARRAYS[::2]
 
 
 @functools.lru_cache(maxsize=256)
@@ -94,10 +95,11 @@ def make_config(problem, lanes, registers, rows=1, cluster=1, shared=0, shared_p
     weights = [(t, problem.form.steps[order.index(name)]) for name, t in (("gamma", problem.gamma), ("beta", problem.beta))]
     words = [weight_words(t, step, count, unaligned) for t, step in weights]
     types = [problem.dtype if t is None else t.dtype for t, _ in weights]
+    whole = lanes <= WARP and registers <= MOST_WHOLE and not unaligned and form.length == lanes * registers * count
     return Config(problem.dtype, *types, problem.op == "layer_norm_fwd", problem.gamma is not None, problem.beta is not None,
                   problem.residual is not None, *words, vector_bytes, unaligned, max(1, len(form.outer)), lanes, registers, rows, cluster,
                   shared, shared_per_sm, problem.result, problem.program, problem.wide,
-                  program_vectors(problem))
+                  program_vectors(problem), whole)
 
 
 def seconds(problem, device, config):
@@ -202,6 +204,12 @@ def kernel(config):
     LANES, BLOCK, CLUSTER, TOGETHER = config.lanes, config.threads, config.cluster, config.lanes * config.cluster
     LAYER, SCALED, SHIFTED, RESIDUAL, SHARED, EARLY = (config.layer, config.scaled, config.shifted, config.residual, config.shared > 0,
                                                        ROWS > 1)
+    WHOLE, OWN = config.whole, layout.elements * config.registers
+
+    @device_function
+    def has(line, i):
+        """Whether the row has vector i, of a thread that would hold it."""
+        return line.size > 0 if WHOLE else i < line.vectors
 
     # ---- from memory
 
@@ -216,9 +224,9 @@ def kernel(config):
             vec.copy_overflow(held.smem, x_row, line.prologue, line.vectors, line.lane)
         for c in range(REGISTERS):
             i = line.lane + c * TOGETHER
-            vec.load_vector(held.words, k * REGISTERS + c, advance(x_row, line.prologue), i, x_step, i < line.vectors)
+            vec.load_vector(held.words, k * REGISTERS + c, advance(x_row, line.prologue), i, x_step, has(line, i))
             if RESIDUAL:
-                vec.load_vector(held.residual, k * REGISTERS + c, advance(residual_row, line.prologue), i, residual_step, i < line.vectors)
+                vec.load_vector(held.residual, k * REGISTERS + c, advance(residual_row, line.prologue), i, residual_step, has(line, i))
         vec.load_edges(held.edges, x_row, line.prologue, line.vectors, line.size, line.lane)
         if RESIDUAL:
             vec.load_edges(held.residual_edges, residual_row, line.prologue, line.vectors, line.size, line.lane)
@@ -249,7 +257,7 @@ def kernel(config):
                 held.values[e] += others[e]
             vec.pack(held.words, k * REGISTERS + c, held.values)
             i = line.lane + c * TOGETHER
-            if i < line.vectors:
+            if has(line, i):
                 vec.store_vector(advance(summed_row, line.prologue), i, summed_step, held.words, k * REGISTERS + c)
         for s in range(EDGES):
             held.edges[s] = Real(widen(narrow(held.edges[s] + held.residual_edges[s])))
@@ -262,7 +270,7 @@ def kernel(config):
         row_mean, squares, overflow = Real(0), Real(0), 0
         own = max((line.vectors - line.lane + (TOGETHER - 1)) >> TOGETHER_LOG, 0)
         for c in range(REGISTERS):
-            if c < own:
+            if WHOLE or c < own:
                 vec.unpack(held.values, held.words, k * REGISTERS + c)
                 row_mean, squares = join(held.values, row_mean, squares, Real(E * c), Real(1) / Real(c + 1))
         if SHARED:
@@ -272,7 +280,7 @@ def kernel(config):
                 vec.unpack(held.values, held.part, 0)
                 before = c + REGISTERS
                 row_mean, squares = join(held.values, row_mean, squares, Real(E * before), inverse(Real(before + 1)))
-        n = Real(own * E)
+        n = Real(OWN if WHOLE else own * E)
         for s in range(EDGES):
             j = line.lane + s * TOGETHER
             if (j if j < line.prologue else j + line.vectors * E) < line.size:
@@ -315,7 +323,7 @@ def kernel(config):
         """Normalise the k-th row of a thread and store it."""
         for c in range(REGISTERS):
             i = line.lane + c * TOGETHER
-            if i < line.vectors:
+            if has(line, i):
                 vec.unpack(held.values, held.words, k * REGISTERS + c)
                 normalise(held.values, weights, extras, c, line.prologue + i * E, EARLY, row_mean, row_rstd)
                 vec.write_vector(advance(y_row, line.prologue), i, y_step, held.words, k * REGISTERS + c, held.values)
@@ -346,7 +354,8 @@ def kernel(config):
     SCRATCH, SLOTS, WORDS, MORE = 3 * (BLOCK // 32), 3 * CLUSTER, ROWS * layout.words, ROWS * layout.words if RESIDUAL else 1
     GAMMAS, BETAS = (n * (REGISTERS if EARLY else 1) for n in (GAMMA_LENGTH, BETA_LENGTH))
     EDGE_SLOTS, PART, BLOCKS = layout.edge_slots, layout.vector_words, config.blocks
-    merge_warp, merge_row = make_pool(Real, min(LANES, WARP), LAYER), make_merge_row(config, Real)
+    merge_warp, merge_row = make_pool(Real, min(LANES, WARP), LAYER, WHOLE), make_merge_row(config, Real)
+    LENGTH_INVERSE = 1 / (OWN * LANES)
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
     def norm_fwd_rows(x, gamma, beta, residual, y, mean, rstd, summed, eps, rows, length, x_step, residual_step, y_step, summed_step,
@@ -390,7 +399,7 @@ def kernel(config):
             row_mean, squares = merge_row(row_mean, squares, n, scratch, slots)
             row_rstd = Real(0)
             if size > 0:
-                row_rstd = inverse_root(squares * inverse(Real(size)) + eps)
+                row_rstd = inverse_root(squares * (Real(LENGTH_INVERSE) if WHOLE else inverse(Real(size))) + eps)
                 if lane == 0:
                     if LAYER:
                         mean[offsets.mean] = row_mean

@@ -43,6 +43,8 @@ class Config:
         64-bit strides of its operands.
     program_vectors : tuple of Vector
         Those of its operands that are moved by vectors.
+    whole : bool
+        Lanes of a warp, or fewer, each of which has as many whole vectors of a row.
     """
     dtype: str
     gamma: str
@@ -66,6 +68,7 @@ class Config:
     program: "Program | None" = None
     wide: bool = False
     program_vectors: tuple = ()
+    whole: bool = False
 
     @property
     def threads(self):
