@@ -181,7 +181,8 @@ def estimate(problem, device, config):
     blocks = clusters * config.cluster
     fill = _pixels(problem) * config.columns / (config.cluster * config.lanes * (config.registers + config.shared))
     flight = (config.registers + config.shared) * 16 * config.lanes * config.blocks * min(1.0, fill)
-    rate = COST.rate * max(COST.least, 1 - COST.wait * device.bandwidth / (device.sms * flight)) * (COST.narrow if config.layout.itemsize < 4 else 1.0)
+    rate = COST.rate * max(COST.least, 1 - COST.wait * device.bandwidth / (device.sms * flight))
+    rate *= COST.narrow if config.layout.itemsize < 4 else 1.0
     rate *= COST.one_block if config.blocks == 1 else 1.0  # nothing is in flight while the block computes
     rate *= {1: COST.chunks_1, 2: COST.chunks_2, 4: COST.chunks_4}.get(config.columns, 1.0) if config.last else 1.0
     return LAUNCH + Cost(memory=memory_seconds(problem.bytes, device) / rate).slowed(

@@ -37,8 +37,8 @@ def make_index_reader(dtype, count, words):
 
 @functools.cache
 def make_pixel_of_tap(taps, columns):
-    """Device function ``pixel_of_tap(tap, first, down, across)`` of taps that are numbered row by row, so many in a row: `first` is the pixel
-    of tap 0, `down` and `across` are the pixels from a row of taps, and from a tap of a row, to the next."""
+    """Device function ``pixel_of_tap(tap, first, down, across)`` of taps that are numbered row by row, so many in a row: `first` is the
+    pixel of tap 0, `down` and `across` are the pixels from a row of taps, and from a tap of a row, to the next."""
     shift = next(s for s in range(32) if all(t * -(-(1 << s) // columns) >> s == t // columns for t in range(taps)))
     factor = -(-(1 << shift) // columns)
 

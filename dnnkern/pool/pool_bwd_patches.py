@@ -1,4 +1,4 @@
-"""Contiguous channels, windows that are compiled in: a patch of pixels per thread, all outputs that cover it loaded before the first is used.
+"""Contiguous channels, windows that are compiled in: a patch of pixels per thread, all outputs that cover it loaded at once.
 
 A patch begins at a multiple of the stride. So which outputs cover it, counted from its own first one, and which of its pixels each of these
 has is the same for every thread, and unrolled: with 3x3 windows of stride 2, four outputs for 2x2 pixels, and 9 pairs of the 16::
