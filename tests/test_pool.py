@@ -196,8 +196,8 @@ def test_channels_last_in_memory_are_channels_side_by_side():
 @pytest.mark.parametrize("window, stride, padding", [(3, 2, 1), (2, 2, 0), (3, 2, 0), (3, 1, 1), ((2, 3), (2, 1), (1, 0)), (2, 3, 0),
                                                      (5, 4, 2)])
 @pytest.mark.parametrize("op", ["max_pool_bwd", "avg_pool_bwd"])
-@pytest.mark.parametrize("layout, algo, dtype", [("NHWC", "patches", "float32"), ("NHWC", "patches", "bfloat16"), ("NCHW", "rows", "float32"),
-                                                 ("NCHW", "rows", "float16")])
+@pytest.mark.parametrize("layout, algo, dtype", [("NHWC", "patches", "float32"), ("NHWC", "patches", "bfloat16"),
+                                                 ("NCHW", "rows", "float32"), ("NCHW", "rows", "float16")])
 def test_gradients_in_every_configuration(op, layout, algo, dtype, window, stride, padding):
     case = Pool(op, "compiled", (2, 8, 11, 16), window, dtype, stride=stride, padding=padding, layout=layout, ceil_mode=window == 2)
     algorithm = next(a for a in dispatch.algorithms(op) if a.name == algo)

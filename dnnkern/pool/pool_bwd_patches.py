@@ -7,9 +7,9 @@ has is the same for every thread, and unrolled: with 3x3 windows of stride 2, fo
     outputs              -1..1    output q, whose window is pixels 2q - 1 to 2q + 1: both
                            1..3   output q + 1: pixel 1 alone
 
-For a maximum, a pixel adds the gradients whose index it is; for an average, those of the windows that cover it, divided by what each counts.
-Sums are made in the order of the outputs. `channels` goes through the rows of outputs one after another, waits for each, and compares each
-pixel with each output; it takes any windows.
+For a maximum, a pixel adds the gradients whose index it is; for an average, those of the windows that cover it, divided by what each
+counts. Sums are made in the order of the outputs. `channels` goes through the rows of outputs one after another, waits for each, and
+compares each pixel with each output; it takes any windows.
 """
 import functools
 import math

@@ -1,16 +1,16 @@
 """Small planes, such as images of 7x7 or 14x14 pixels: a block moves several planes whole, one stretch of memory where they are planes.
 
 Where channels come first, G planes of P pixels are G * P neighbouring elements, so that chunks of 16 bytes move them whatever P is, 49
-included. Where channels come last, they are P rows of G neighbouring channels, chunks again. In between they lie in shared memory as planes,
-and a thread takes the elements of its chunk of channels one by one, P apart::
+included. Where channels come last, they are P rows of G neighbouring channels, chunks again. In between they lie in shared memory as
+planes, and a thread takes the elements of its chunk of channels one by one, P apart::
 
     channels first   [plane c: p0 p1 ... pP-1][plane c+1: p0 ...      one stretch, chunks of 16 bytes
     shared memory    the same; a chunk later for every eighth chunk where P is even
     channels last    row p: [c c+1 ... c+G-1]                         P rows of chunks
 
-Neighbouring lanes have neighbouring chunks of a row, P * 16 bytes apart, and meet different banks if P is odd; with the additional chunks if
-it is even. A thread loads all of its chunks before it waits for the first. `tiled` would have tiles of single elements here, mostly empty;
-it wins where planes begin at multiples of 16 bytes and have many pixels.
+Neighbouring lanes have neighbouring chunks of a row, P * 16 bytes apart, and meet different banks if P is odd; with the additional chunks
+if it is even. A thread loads all of its chunks before it waits for the first. `tiled` would have tiles of single elements here, mostly
+empty; it wins where planes begin at multiples of 16 bytes and have many pixels.
 """
 import functools
 from dataclasses import dataclass
@@ -83,7 +83,7 @@ class Config:
 
 
 def _dims(problem):
-    """(pixels, channels, others, whether the planes are x's): channels in whole chunks, and the smaller planes where both arrays have some."""
+    """(pixels, channels, others, whether the planes are x's): channels in whole chunks, the smaller planes where both arrays have some."""
     i, j, others = split(problem.units)
     side, in_x, in_y = 16 // problem.units.itemsize, (i.x, j.x) == (1, i.size), (j.y, i.y) == (1, j.size)
     gathers = min((not in_x, j.size % side > 0, i.size, True), (not in_y, i.size % side > 0, j.size, False))[-1]
