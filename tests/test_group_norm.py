@@ -1,4 +1,7 @@
 """Group and instance normalisation: against PyTorch, groups far from 0, words, bad input."""
+import dataclasses
+
+import cases
 import contract
 import numpy as np
 import pytest
@@ -7,6 +10,7 @@ from test_norm import refused
 
 import dnnkern
 from dnnkern import dispatch
+from dnnkern.norm import group_norm_fwd_slices
 from dnnkern.norm._parse import FAMILY, SMALL, parse_problem
 
 OPS = ("group_norm_fwd", "group_norm_bwd")
@@ -87,6 +91,27 @@ def test_a_group_with_nan_stays_alone():
     x[1, 2, 3, 0] = np.nan
     y = host(dnnkern.group_norm_fwd(array(x), None, None, 2)[0])
     assert np.isnan(y[1, 2:]).all() and np.isfinite(y[[0, 2]]).all() and np.isfinite(y[1, :2]).all()
+
+
+# ---- slices in clusters
+
+@pytest.mark.parametrize("shape, groups, dtype, layout", [
+    ((2, 9, 37, 64), 8, "float32", "NHWC"), ((1, 20, 30, 64), 8, "bfloat16", "NHWC"), ((1, 33, 31, 16), 2, "float32", "NHWC"),
+    ((1, 2, 60, 130), 2, "float32", "NCHW"), ((1, 2, 72, 110), 2, "float16", "NCHW")])
+def test_every_way_to_cut_slices(shape, groups, dtype, layout, monkeypatch):
+    """The last block of a cluster has fewer pixels than others; some have none."""
+    monkeypatch.setattr(group_norm_fwd_slices, "LEAST_BYTES", 1024)
+    case = next(c for c in cases.modules()[OPS[0]].CASES if c.id.startswith("planes"))
+    case = dataclasses.replace(case, shape=shape, groups=groups, dtype=dtype, layout=layout, around=3.0, weights="float32")
+    slices = next(a for a in dispatch.algorithms(OPS[0]) if a.name == "slices")
+    found, tried = slices.variants(case.problem(), contract.device()), set()
+    for variant in sorted(found, key=lambda v: v.config.lanes):
+        c = variant.config
+        kind = (c.columns, c.cluster > 1, c.shared > 0)
+        if kind not in tried and c.lanes * c.cluster <= 1024:
+            tried.add(kind)
+            contract.check(variant, case, again=False, **contract.ONCE)
+    assert len(tried) >= 3 and {k[1] for k in tried} == {False, True}
 
 
 # ---- words and records

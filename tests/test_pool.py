@@ -16,6 +16,7 @@ from dnnkern import dispatch
 from dnnkern.dispatch import NotSupported
 from dnnkern.host.tensor import Tensor
 from dnnkern.host.window import output_extents
+from dnnkern.pool._index import make_pixel_of_tap
 from dnnkern.pool._parse import FAMILY, SMALL, parse_problem
 from dnnkern.pool._problem import OPS, adaptive_window, check_index, make_adaptive_forward, make_forward
 
@@ -188,6 +189,29 @@ def test_channels_last_in_memory_are_channels_side_by_side():
     assert channels.supports(make_forward("max_pool_fwd", False, (x,), y, 2, None, 0, 1, False, False, None, "NCHW", frozenset())) is None
     packed = make_forward("max_pool_fwd", False, (x,), None, 2, None, 0, 1, False, False, None, "NCHW", frozenset())
     assert "channels are 16 elements apart in y" in channels.supports(packed)
+
+
+# ---- windows that are compiled in
+
+@pytest.mark.parametrize("window, stride, padding", [(3, 2, 1), (2, 2, 0), (3, 2, 0), (3, 1, 1), ((2, 3), (2, 1), (1, 0)), (2, 3, 0),
+                                                     (5, 4, 2)])
+@pytest.mark.parametrize("op", ["max_pool_bwd", "avg_pool_bwd"])
+@pytest.mark.parametrize("layout, algo, dtype", [("NHWC", "patches", "float32"), ("NHWC", "patches", "bfloat16"),
+                                                 ("NCHW", "rows", "float32"), ("NCHW", "rows", "float16")])
+def test_gradients_in_every_configuration(op, layout, algo, dtype, window, stride, padding):
+    case = Pool(op, "compiled", (2, 8, 11, 16), window, dtype, stride=stride, padding=padding, layout=layout, ceil_mode=window == 2)
+    algorithm = next(a for a in dispatch.algorithms(op) if a.name == algo)
+    if algorithm.supports(case.problem()) is not None:
+        pytest.skip(algorithm.supports(case.problem()))
+    for variant in algorithm.variants(case.problem(), contract.device()):
+        contract.check(variant, case, again=False, **contract.ONCE)
+
+
+@pytest.mark.parametrize("taps, columns", [(9, 3), (4, 2), (25, 5), (9, 9), (6, 3), (1, 1), (21, 7)])
+def test_a_taps_number_is_its_pixel(taps, columns):
+    pixel_of_tap = getattr(make_pixel_of_tap(taps, columns), "py_func", make_pixel_of_tap(taps, columns))
+    for t in range(taps):
+        assert pixel_of_tap(t, 100, 17, 2) == 100 + t // columns * 17 + t % columns * 2
 
 
 # ---- in words, and to measure

@@ -24,6 +24,7 @@ from dnnkern.engine.moves import col2im_launches, im2col_launches, transpose_lau
 from dnnkern.transform._parse import FAMILY, SMALL, parse_problem
 from dnnkern.transform._problem import layout_letters, make_layout_problem, make_problem
 from dnnkern.host.canonical import Dim, canonical
+from dnnkern.transform.layout.transpose_planes import Config
 from dnnkern.transform.layout.transpose_tiled import TILES, make_chunk_offset
 
 
@@ -131,6 +132,32 @@ def test_tiles_meet_no_bank_twice(itemsize, chunks_i, chunks_j, simulated):
         for first in range(0, side * 16 // unit * threads, threads):
             at = [place(e // row, e % row * unit >> 4) + e % row * unit % 16 for e in range(first, first + threads)]
             assert not _conflicts(at, unit)                                                             # rows out of it
+
+
+# ---- planes
+
+@pytest.mark.parametrize("shape, axes", [((3, 40, 7, 7), (0, 2, 3, 1)), ((2, 7, 7, 72), (0, 3, 1, 2)), ((2, 136, 4, 3), (0, 2, 3, 1)),
+                                         ((2, 6, 6, 24), (0, 3, 1, 2)), ((24, 16, 3, 3), (2, 3, 0, 1))])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_several_planes_a_block(shape, axes, dtype):
+    """In all configurations: channels that do not fill the last group, planes of odd and even sizes."""
+    case = Transpose("planes", shape, axes, dtype)
+    planes = next(a for a in dispatch.algorithms("transpose") if a.name == "planes")
+    found = planes.variants(case.problem(), contract.device())
+    assert len({v.config.chunks for v in found}) >= 2
+    for variant in found:
+        contract.check(variant, case, again=False, **contract.ONCE)
+
+
+@pytest.mark.parametrize("itemsize, plane", [(2, 49), (2, 196), (4, 49), (4, 196), (2, 9)])
+def test_neighbouring_chunks_of_planes_meet_different_banks(itemsize, plane):
+    """The eight lanes that have the chunks of a row read one element each, of banks of their own; two share one at times."""
+    config = Config(itemsize, plane, 8, 4, True, 1, False)
+    for first in range(0, 16 // itemsize):
+        for pixel in (0, plane // 2):
+            at = [16 * plane * k + (first * plane + pixel) * itemsize for k in range(8)]
+            at = [b + ((b >> 7) << 4) * config.padded for b in at]
+            assert len({b // 4 % 32 for b in at}) >= 7 and max(at) < config.nbytes
 
 
 # ---- names of layouts

@@ -36,6 +36,20 @@ def make_index_reader(dtype, count, words):
 
 
 @functools.cache
+def make_pixel_of_tap(taps, columns):
+    """Device function ``pixel_of_tap(tap, first, down, across)`` of taps that are numbered row by row, so many in a row: `first` is the
+    pixel of tap 0, `down` and `across` are the pixels from a row of taps, and from a tap of a row, to the next."""
+    shift = next(s for s in range(32) if all(t * -(-(1 << s) // columns) >> s == t // columns for t in range(taps)))
+    factor = -(-(1 << shift) // columns)
+
+    @device_function
+    def pixel_of_tap(tap, first, down, across):
+        row = (tap * factor) >> shift
+        return first + row * down + (tap - row * columns) * across
+    return pixel_of_tap
+
+
+@functools.cache
 def make_index_writer(dtype, count, words):
     """Device function ``put(q, pixels)``: `count` pixels of a local array of int32 to the indices q[:count]."""
     if dtype != "int64":

@@ -5,6 +5,9 @@ by which tap of a row is the same for every thread, and unrolled: 12 pairs for 8
 output. Of each row of outputs a thread loads the vectors of gradients, and for a maximum of indices, that its stretch lies in, before it
 uses the first. A pixel adds the gradients whose index it is, or its share of all. Vectors are aligned, so each is entirely inside y or
 outside, where it is 0. No atomics; sums are made in the order of the outputs.
+
+Where the rows of pixels are as many as the stride, and windows are flat, the same is known of the rows: a thread loads all rows of outputs
+that cover its pixels before it uses the first, and leaves out pairs of rows that have no tap in common.
 """
 import functools
 import math
@@ -23,18 +26,21 @@ from ._chunks import arguments, blocks, is_wide, make_coordinates, numbers_refus
 from ._index import WORDS, make_index_reader
 from ._windows import make_counted, make_covering, make_reciprocal, make_window, pixel_number
 from .pool_bwd_channels import dilated_refusal, outputs_covering
+from .pool_bwd_patches import Along, along, is_flat
 
 COST = constants("pool/bwd_rows")
 
 THREADS = 256
 MOST_LOADED = 24  # outputs of a row; a gradient or an index each takes a register or half of one
 MOST_PIXELS = 32
+MOST_HELD = 56    # registers for sums and what is in flight, where all rows of outputs are
 
 
 @dataclass(frozen=True)
 class Config:
     """Type of a maximum's index, None for an average, and of the elements; outputs per vector, words per access to y, the index and x;
-    taps, stride and padding of a row; rows of pixels; whether threads divide rows; one divisor of averages; 64-bit offsets."""
+    taps, stride and padding of a row; rows of pixels; whether threads divide rows; one divisor of averages; 64-bit offsets; the windows
+    along height, where all rows of outputs are loaded at once."""
     index: str | None
     dtype: str
     outputs: int
@@ -48,6 +54,18 @@ class Config:
     whole: bool
     divided: bool
     wide: bool
+    height: Along | None = None
+
+    @property
+    def down(self):
+        """Rows of outputs that are loaded together."""
+        return self.height.outputs if self.height else 1
+
+    @property
+    def words(self):
+        """In flight."""
+        each = element(self.dtype).storage.itemsize / 4 + WORDS.get(self.index, 0)
+        return self.down * self.vectors * self.outputs * each
 
     @property
     def pixels(self):
@@ -70,25 +88,37 @@ class Config:
         return ceil_div(self.skip + (self.pixels - 1 + self.padding) // self.stride - self.first + 1, self.outputs)
 
     def __str__(self):
-        return f"{self.rows}x{self.pixels} pixels, {self.vectors} vectors of {self.outputs} outputs"
+        rows = f"{self.down} x " if self.height else ""
+        return f"{self.rows}x{self.pixels} pixels, {rows}{self.vectors} vectors of {self.outputs} outputs"
 
 
 def _words(tensor, strides, count):
     return access_words(tensor, count, strides[:4])
 
 
-def _configs(problem):
-    """One for each number of rows, with the longest vector for up to 16 bytes of pixels to which rows of y are aligned."""
+def _config(problem, nbytes, rows, height=None):
+    """With the longest vector for up to so many bytes of pixels to which rows of y are aligned."""
     stride, itemsize = problem.steps[2], problem.x.itemsize
-    outputs = math.gcd(1 << max(0, (16 // itemsize // stride).bit_length() - 1), problem.out[2])
-    found = []
-    for rows in (1, 2):
-        pixels = outputs * stride
-        index = _words(problem.index, problem.index_strides, outputs) if problem.is_max else 1
-        found.append(Config(problem.index_dtype, problem.x.dtype, outputs, _words(problem.y, problem.y_strides, outputs), index,
-                            _words(problem.x, problem.x_strides, pixels), problem.taps[2], stride, problem.before[2], rows,
-                            problem.image[2] % pixels == 0, problem.divisor is not None, is_wide(problem)))
-    return found
+    outputs = math.gcd(1 << max(0, (nbytes // itemsize // stride).bit_length() - 1), problem.out[2])
+    pixels = outputs * stride
+    index = _words(problem.index, problem.index_strides, outputs) if problem.is_max else 1
+    return Config(problem.index_dtype, problem.x.dtype, outputs, _words(problem.y, problem.y_strides, outputs), index,
+                  _words(problem.x, problem.x_strides, pixels), problem.taps[2], stride, problem.before[2], rows,
+                  problem.image[2] % pixels == 0, problem.divisor is not None, is_wide(problem), height)
+
+
+def _configs(problem):
+    """One for each number of rows."""
+    return [_config(problem, 16, rows) for rows in (1, 2)]
+
+
+def _flat_configs(problem):
+    """Those that load all rows of outputs at once: 16 and 32 bytes of pixels of a row, rows of one stride and of two."""
+    if not is_flat(problem):
+        return []
+    heights = [along(problem, 1, times) for times in (1, 2)]
+    found = [_config(problem, nbytes, h.pixels, h) for nbytes in (16, 32) for h in heights]
+    return [c for c in dict.fromkeys(found) if c.words + c.rows * c.pixels * (1 + (c.dtype == "float64")) <= MOST_HELD]
 
 
 def _fits(config):
@@ -96,8 +126,8 @@ def _fits(config):
 
 
 def configs(problem, device):
-    """One row of pixels per thread, and two."""
-    return [c for c in _configs(problem) if _fits(c) and c.rows <= problem.image[1]]
+    """One row of pixels per thread, and two; rows of a stride."""
+    return [c for c in _configs(problem) + _flat_configs(problem) if _fits(c) and c.rows <= problem.image[1]]
 
 
 def supports(problem):
@@ -122,11 +152,11 @@ def _extents(problem, config):
 def estimate(problem, device, config):
     """Instructions of groups of outputs, and of each pair of a pixel and an output. Overlapped times show in part."""
     units = problem.n * problem.c * math.prod(_extents(problem, config))
-    rows = outputs_covering(problem, 0, 1) * outputs_covering(problem, 1, config.rows)
-    pairs = ceil_div(config.pixels * config.taps, config.stride)
+    rows = outputs_covering(problem, 0, 1) * (config.down if config.height else outputs_covering(problem, 1, config.rows))
+    pairs = ceil_div(config.pixels * config.taps, config.stride) * (config.height.pairs if config.height else rows * config.rows)
     both = 2 if config.index else 1
-    each = COST.thread + rows * (config.vectors * both * (COST.group + config.outputs)
-                                 + config.rows * pairs * (COST.maximum if config.index else COST.average))
+    each = COST.thread + (rows * config.vectors * both * (COST.group + config.outputs)
+                          + pairs * (COST.maximum if config.index else COST.average))
     each += COST.pixel * config.rows * config.pixels * (1 if config.whole else COST.ragged)
     loaded = rows * config.vectors * max(8, config.outputs * (problem.x.itemsize + 4 * WORDS.get(config.index, 0)))
     work = overlap(exposed=COST.exposed, issue=issue_seconds(units, each, device), memory=memory_seconds(problem.bytes, device),
@@ -138,7 +168,10 @@ def estimate(problem, device, config):
 def kernel(config):
     """dx[n, c, d, h:h + rows, w:w + pixels] = the sum of the gradients that belong to each pixel."""
     Total, V, ROWS, PIXELS, STRIDE = scalar_of(config.dtype), config.outputs, config.rows, config.pixels, config.stride
-    MAX, WIDTH, WHOLE = config.index is not None, WORDS.get(config.index, 1), config.whole
+    MAX, WIDTH, WHOLE, DOWN = config.index is not None, WORDS.get(config.index, 1), config.whole, config.down
+    H = config.height or Along(1, 1, 0, 1)
+    FLAT, FIRST_H, STEP_H, STRIDE_H, PADDING_H, TAPS_H = (config.height is not None, H.first, H.pixels // H.stride, H.stride, H.padding,
+                                                          H.taps)
     Int, coordinates = i64 if config.wide else i32, make_coordinates(True)
     VECTORS, SKIP, FIRST, TAPS, PADDING = config.vectors, config.skip, config.first, config.taps, config.padding
     Raw, LENGTH, fetch, unpack = make_reader(config.dtype, V, config.y_words)
@@ -146,8 +179,9 @@ def kernel(config):
     put, store = make_writer(config.dtype, PIXELS, config.x_words), make_writer(config.dtype, 1, 0)
     window, covering, counted = make_window(False), make_covering(False), make_counted(False, config.divided)
     reciprocal = make_reciprocal("float64" if config.dtype == "float64" else "float32")
-    BUFFER, STRETCH, TOTALS = VECTORS * LENGTH, VECTORS * V, ROWS * PIXELS
-    INDICES = STRETCH * WIDTH if MAX else 1
+    ROW, STRETCH, TOTALS = VECTORS * LENGTH, VECTORS * V, ROWS * PIXELS
+    ROW_INDICES = STRETCH * WIDTH
+    BUFFER, INDICES = DOWN * ROW, DOWN * ROW_INDICES if MAX else 1
 
     @jit(launch_bounds=(THREADS, 3))
     def pool_bwd_rows(dy, index, dx, threads, chunks, axes, extents, x_stride, y_stride, index_stride):
@@ -156,7 +190,7 @@ def kernel(config):
             raw, indices = cuda.local.array(BUFFER, Raw), cuda.local.array(INDICES, u32)
             values, total = cuda.local.array(STRETCH, Total), cuda.local.array(TOTALS, Total)
             n, c, d, h, w = coordinates(i, chunks, extents)
-            base = w * V + FIRST - SKIP
+            base, patch = w * V + FIRST - SKIP, h
             h, w = h * ROWS, w * PIXELS
             for k in range(TOTALS):
                 total[k] = Total(0)
@@ -164,36 +198,48 @@ def kernel(config):
             index_image = advance(index, n * index_stride.n + c * index_stride.c)
             first_o, end_o = covering(d, d, axes.d)
             first_p, end_p = covering(h, h + ROWS - 1, axes.h)
+            if FLAT:
+                # one turn, for all rows of outputs
+                first_p = patch * STEP_H + FIRST_H
+                end_p = first_p + 1
             for o in range(first_o, end_o):
-                for p in range(first_p, end_p):
-                    # load the stretch of a row of outputs
-                    for k in range(VECTORS):
-                        q = base + k * V
-                        ok = (q >= 0) & (q < axes.w.outputs)
-                        fetch(raw, k * LENGTH, dy_image, o * Int(y_stride.d) + p * Int(y_stride.h) + q, ok)
-                        if MAX:
-                            fetch_index(indices, k * V * WIDTH, index_image, o * Int(index_stride.d) + p * Int(index_stride.h) + q, ok)
-                    for k in range(VECTORS):
-                        unpack(values, k * V, raw, k * LENGTH)
-                        if MAX:
-                            narrow(indices, k * V, k * V * WIDTH)
-                    first_h, taps_h = window(p, axes.h)
-                    if not MAX:
-                        first_d, taps_d = window(o, axes.d)
-                        rows = counted(first_d, taps_d, axes.d) * counted(first_h, taps_h, axes.h)
-                        for k in range(STRETCH):
-                            first_w, taps_w = window(base + k, axes.w)
-                            values[k] *= reciprocal(rows * counted(first_w, taps_w, axes.w))
-                    # each pixel adds what belongs to it
-                    for r in range(ROWS):
-                        covered = (h + r >= first_h) & (h + r < first_h + taps_h)
-                        row = pixel_number(d, h + r, w, axes)
-                        for k in range(STRETCH):
-                            for s in range(TAPS):
-                                at = (k - SKIP + FIRST) * STRIDE - PADDING + s
-                                if at >= 0 and at < PIXELS:
-                                    belongs = indices[k] == u32(row + at) if MAX else covered
-                                    total[r * PIXELS + at] += values[k] if belongs else Total(0)
+                for p0 in range(first_p, end_p):
+                    # load the stretch of a row of outputs, of each
+                    for a in range(DOWN):
+                        p = p0 + a
+                        for k in range(VECTORS):
+                            q = base + k * V
+                            ok = (q >= 0) & (q < axes.w.outputs)
+                            if FLAT:
+                                ok = ok & (p >= 0) & (p < axes.h.outputs)
+                            fetch(raw, a * ROW + k * LENGTH, dy_image, o * Int(y_stride.d) + p * Int(y_stride.h) + q, ok)
+                            if MAX:
+                                fetch_index(indices, a * ROW_INDICES + k * V * WIDTH, index_image,
+                                            o * Int(index_stride.d) + p * Int(index_stride.h) + q, ok)
+                    for a in range(DOWN):
+                        for k in range(VECTORS):
+                            unpack(values, k * V, raw, a * ROW + k * LENGTH)
+                            if MAX:
+                                narrow(indices, a * ROW_INDICES + k * V, a * ROW_INDICES + k * V * WIDTH)
+                        first_h, taps_h = window(p0 + a, axes.h)
+                        if not MAX:
+                            first_d, taps_d = window(o, axes.d)
+                            rows = counted(first_d, taps_d, axes.d) * counted(first_h, taps_h, axes.h)
+                            for k in range(STRETCH):
+                                first_w, taps_w = window(base + k, axes.w)
+                                values[k] *= reciprocal(rows * counted(first_w, taps_w, axes.w))
+                        # each pixel adds what belongs to it
+                        for r in range(ROWS):
+                            tap_h = r + PADDING_H - (FIRST_H + a) * STRIDE_H
+                            if not FLAT or tap_h >= 0 and tap_h < TAPS_H:
+                                covered = FLAT or (h + r >= first_h) & (h + r < first_h + taps_h)
+                                row = pixel_number(d, h + r, w, axes)
+                                for k in range(STRETCH):
+                                    for s in range(TAPS):
+                                        at = (k - SKIP + FIRST) * STRIDE - PADDING + s
+                                        if at >= 0 and at < PIXELS:
+                                            belongs = indices[a * ROW_INDICES + k] == u32(row + at) if MAX else covered
+                                            total[r * PIXELS + at] += values[k] if belongs else Total(0)
             # write back
             for r in range(ROWS):
                 if h + r < axes.h.extent:

@@ -6,7 +6,8 @@ the first; they stay packed in registers until then. Larger windows go in batche
 
 Taps outside the image: for a maximum they are replaced by the nearest taps within, which changes neither the maximum nor its first
 position; for an average they load nothing and count as 0. If a maximum turns out to be NaN, which is rare, the taps are read again to find
-the first NaN. That keeps the loop at three instructions per element instead of four.
+the first NaN. That keeps the loop at three instructions per element instead of four. Where all taps of a window are one batch, there is no
+loop, and the best tap's number is kept, a constant, and its pixel worked out at the end.
 
 A 3x3 window takes 9 accesses to the L1 for each one to memory. It loses where windows overlap much more than that: the L1 is the limit.
 """
@@ -19,7 +20,7 @@ from ..device.convert import element
 from ..device.fastmath import maximum
 from ..device.groups import make_reader, make_writer, scalar_of
 from ..device.index import ceil_div
-from ..device.vec import advance
+from ..device.vec import advance, pin
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, occupied, overlap, tail
@@ -27,7 +28,7 @@ from ..host.launch import Argument, Launch
 from ._chunks import (Access, access_of, arguments, blocks, chunk_of, is_wide, make_coordinates, make_pixel_offset, numbers_refusal,
                       offset)
 from ._chunks import refusal as chunk_refusal
-from ._index import make_index_writer
+from ._index import make_index_writer, make_pixel_of_tap
 from ._programs import make_functions, program_argument
 from ._windows import MINUS_INFINITY, make_counted, make_inside, make_reciprocal, make_window, pixel_number
 
@@ -45,7 +46,7 @@ MOST_LOADS = 9  # of 16 bytes in flight: four registers each
 class Config:
     """What is computed; types of the index and of the elements; whether threads run along the width or along channels; channels per thread,
     accesses, rows and columns of taps in flight; the kind of windows; one divisor of averages; 64-bit
-    offsets; the result's type where it is another, the program, 64-bit strides of its operands."""
+    offsets; the result's type where it is another, the program, 64-bit strides of its operands; whether a window is flat and one batch."""
     maximum: bool
     index: str | None
     dtype: str
@@ -61,6 +62,7 @@ class Config:
     result: str = ""
     program: "Program | None" = None
     wide_operands: bool = False
+    flat: bool = False
 
     def __str__(self):
         return f"{self.channels} channels, {self.rows}x{self.columns} taps"
@@ -114,6 +116,7 @@ def kernel(config):
     _, of_channels = make_functions(config.program, "float64" if config.dtype == "float64" else "float32", config.result or config.dtype, V)
     PROGRAM = config.program is not None
     START, NO_PIXEL = MINUS_INFINITY if MAX else 0.0, -1
+    FLAT, pixel_of_tap, hold = config.flat, make_pixel_of_tap(ROWS * COLUMNS, COLUMNS), pin(BUFFER)
 
     @jit(launch_bounds=(THREADS, 3))
     def pool_fwd_channels(x, y, index, threads, chunks, axes, extents, x_stride, y_stride, index_stride, operands):
@@ -137,8 +140,28 @@ def kernel(config):
                 start = pixel_number(d, h, w, axes)
             for v in range(V):
                 total[v] = Total(START)
-                best_pixel[v] = start
-            for t in range(low_d, high_d):
+                best_pixel[v] = 0 if FLAT else start
+            if FLAT:
+                # one batch: no loops
+                covers = (low_d < high_d) & (low_h < high_h) & (low_w < high_w)
+                for r in range(ROWS):
+                    for s in range(COLUMNS):
+                        h = first_h + min(low_h + r, high_h - 1) * axes.h.dilation
+                        w = first_w + min(low_w + s, high_w - 1) * axes.w.dilation
+                        inside_it = covers if MAX else covers & (low_h + r < high_h) & (low_w + s < high_w)
+                        fetch(raw, (r * COLUMNS + s) * LENGTH, image, pixel_offset(first_d, h, w, x_stride), inside_it)
+                hold(raw)
+                unpack(total, 0, raw, 0)
+                for k in range(1, ROWS * COLUMNS):
+                    unpack(values, 0, raw, k * LENGTH)
+                    if INDEX:
+                        for v in range(V):
+                            best_pixel[v] = k if values[v] > total[v] else best_pixel[v]
+                    for v in range(V):
+                        total[v] = maximum(total[v], values[v]) if MAX else total[v] + values[v]
+                for v in range(V):
+                    total[v] = total[v] if covers else Total(START)
+            for t in range(low_d, low_d if FLAT else high_d):
                 d = first_d + t * axes.d.dilation
                 for row in range(low_h, high_h, ROWS):
                     for column in range(low_w, high_w, COLUMNS):
@@ -166,6 +189,9 @@ def kernel(config):
                                     for v in range(V):
                                         total[v] += values[v]
             if INDEX:
+                if FLAT:
+                    for v in range(V):
+                        best_pixel[v] = pixel_of_tap(best_pixel[v], start, axes.h.dilation * axes.w.extent, axes.w.dilation)
                 any_nan = False
                 for v in range(V):
                     any_nan = any_nan | (total[v] != total[v])
@@ -199,7 +225,8 @@ def launches(problem, channels, width_fastest):
     pointer, units, (rows, columns) = element(problem.x.dtype).pointer, problem.y.size // channels, taps_at_once(problem.taps)
     config = Config(problem.is_max, problem.index_dtype, problem.x.dtype, width_fastest, channels, access_of(problem, channels), rows,
                     columns, problem.adaptive, set(problem.dilations) != {1}, problem.divisor is not None, is_wide(problem),
-                    problem.y.dtype if problem.y.dtype != problem.x.dtype else "", problem.program, problem.wide)
+                    problem.y.dtype if problem.y.dtype != problem.x.dtype else "", problem.program, problem.wide,
+                    problem.taps[0] == 1 and not problem.adaptive and (rows, columns) == tuple(problem.taps[1:]))
     index = Argument(f"{config.index}*", "index") if config.index else Argument(element(problem.y.dtype).pointer, "y")
     given = (Argument(pointer, "x"), Argument(element(problem.y.dtype).pointer, "y"), index, Argument("int32", units),
              *arguments(problem, problem.out, problem.c // channels), program_argument(problem))

@@ -11,24 +11,27 @@ With that window and stride, 4 outputs take 6 loads of 16 bytes where `elements`
 entirely inside the image or outside. Outside is -inf for a maximum and 0 for an average. Rows above and below the image are replaced by the
 nearest row inside for a maximum, and are 0 for an average.
 
+An index is the number of a tap while all rows of a window are in registers, a constant where it is compared; its pixel is worked out at the
+end. If a maximum turns out to be NaN, the taps are read again to find the first NaN.
+
 It needs rows whose length is a multiple of 4 bytes; it wins most where 16 bytes divide them.
 """
 import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64, jit, u32
+from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.fastmath import maximum
 from ..device.groups import access_words, make_reader, make_writer, scalar_of
 from ..device.index import ceil_div
-from ..device.vec import advance
+from ..device.vec import advance, pin
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, occupied, overlap, tail
 from ..host.launch import Argument, Launch
 from ._chunks import Access, access_of, arguments, blocks, is_wide, make_coordinates, numbers_refusal, offset, rows_refusal
-from ._index import make_index_writer
+from ._index import make_index_writer, make_pixel_of_tap
 from ._windows import MINUS_INFINITY, make_counted, make_inside, make_reciprocal, make_window, pixel_number
 
 COST = constants("pool/fwd_rows")
@@ -44,7 +47,7 @@ LOWEST = {"float64": (0, 0xFFF00000), "float32": (0xFF800000,) * 2, "float16": (
 class Config:
     """What is computed; types of the index and of the elements; elements per vector, outputs per thread, accesses to x, y and index; taps
     and stride of a row; elements of the first vector before the stretch; rows in flight; whether threads divide rows evenly; dilation;
-    one divisor of averages; 64-bit offsets."""
+    one divisor of averages; 64-bit offsets; whether windows are flat, and all their rows in flight."""
     maximum: bool
     index: str | None
     dtype: str
@@ -59,6 +62,7 @@ class Config:
     dilated: bool
     divided: bool
     wide: bool
+    flat: bool = False
 
     @property
     def vectors(self):
@@ -86,7 +90,8 @@ def _config(problem, factor=1):
                    problem.divisor is not None, is_wide(problem))
     rows = max(1, min(problem.taps[1], MOST_WORDS // max(1, found.vectors * width)))
     found_access = access_of(problem, outputs, 4)
-    return Config(**{**vars(found), "rows": rows, "access": Access(width, found_access.y, found_access.index)})
+    flat = problem.taps[0] == 1 and rows == problem.taps[1]
+    return Config(**{**vars(found), "rows": rows, "access": Access(width, found_access.y, found_access.index), "flat": flat})
 
 
 def _fits(config):
@@ -146,6 +151,19 @@ def kernel(config):
     reciprocal = make_reciprocal("float64" if config.dtype == "float64" else "float32")
     START, NO_PIXEL = MINUS_INFINITY if MAX else 0.0, -1
     BUFFER, STRETCH, ROW = ROWS * VECTORS * LENGTH, VECTORS * E, VECTORS * LENGTH
+    FLAT, pixel_of_tap, load_one, hold = config.flat, make_pixel_of_tap(ROWS * TAPS, TAPS), element(config.dtype).load, pin(BUFFER)
+
+    @device_function
+    def spread(values, raw, r, base, extent):
+        """The r-th row's stretch as values; what is outside of the image is the lowest."""
+        for k in range(VECTORS):
+            if MAX:
+                w = base + k * E
+                ok = (w >= 0) & (w < extent)
+                for j in range(LENGTH):
+                    at = r * ROW + k * LENGTH + j
+                    raw[at] = raw[at] if ok else u32(ODD if j & 1 else EVEN)
+            unpack(values, k * E, raw, r * ROW + k * LENGTH)
 
     @jit(launch_bounds=(THREADS, 3))
     def pool_fwd_rows(x, y, index, threads, chunks, axes, extents, x_stride, y_stride, index_stride):
@@ -165,10 +183,36 @@ def kernel(config):
                 total[v] = Total(START)
                 w = first_w + v * STRIDE
                 covers = (low_d < high_d) & (low_h < high_h) & (w < axes.w.extent) & (w + TAPS > 0)
-                best_pixel[v] = pixel_number(d, h, max(w, 0), axes) if covers else NO_PIXEL
+                if FLAT:
+                    best_pixel[v] = max(-w, 0)  # the first tap of a row that is inside
+                else:
+                    best_pixel[v] = pixel_number(d, h, max(w, 0), axes) if covers else NO_PIXEL
             image = advance(x, n * x_stride.n + c * x_stride.c)
             base = first_w - SKIP
-            for t in range(low_d, high_d):
+            if FLAT:
+                # one batch: no loops
+                inside_it = (low_d < high_d) & (low_h < high_h)
+                for r in range(ROWS):
+                    h = first_h + min(low_h + r, high_h - 1) * axes.h.dilation
+                    start = first_d * Int(x_stride.d) + h * Int(x_stride.h) + base
+                    for k in range(VECTORS):
+                        w = base + k * E
+                        ok = inside_it & (w >= 0) & (w < axes.w.extent)
+                        if not MAX:
+                            ok = ok & (low_h + r < high_h)
+                        fetch(raw, r * ROW + k * LENGTH, image, start + k * E, ok)
+                hold(raw)
+                for r in range(ROWS):
+                    spread(values, raw, r, base, axes.w.extent)
+                    for s in range(TAPS):
+                        for v in range(V):
+                            value = values[SKIP + v * STRIDE + s]
+                            if INDEX:
+                                best_pixel[v] = r * TAPS + s if value > total[v] else best_pixel[v]
+                            total[v] = maximum(total[v], value) if MAX else total[v] + value
+                for v in range(V):
+                    total[v] = total[v] if inside_it else Total(START)
+            for t in range(low_d, low_d if FLAT else high_d):
                 d = first_d + t * axes.d.dilation
                 for row in range(low_h, high_h, ROWS):
                     # load the stretches of a batch of rows
@@ -183,14 +227,7 @@ def kernel(config):
                             fetch(raw, r * ROW + k * LENGTH, image, start + k * E, ok)
                     # combine them
                     for r in range(ROWS):
-                        for k in range(VECTORS):
-                            if MAX:
-                                w = base + k * E
-                                ok = (w >= 0) & (w < axes.w.extent)
-                                for j in range(LENGTH):
-                                    at = r * ROW + k * LENGTH + j
-                                    raw[at] = raw[at] if ok else u32(ODD if j & 1 else EVEN)
-                            unpack(values, k * E, raw, r * ROW + k * LENGTH)
+                        spread(values, raw, r, base, axes.w.extent)
                         if INDEX:
                             h = first_h + min(row + r, high_h - 1) * axes.h.dilation
                             pixel = pixel_number(d, h, first_w, axes)
@@ -204,6 +241,24 @@ def kernel(config):
                                     total[v] = maximum(total[v], value)
                                 else:
                                     total[v] += value
+            if FLAT and INDEX:
+                d, h, any_nan = first_d + low_d * axes.d.dilation, first_h + low_h * axes.h.dilation, False
+                for v in range(V):
+                    w = first_w + v * STRIDE
+                    covers = (low_d < high_d) & (low_h < high_h) & (w < axes.w.extent) & (w + TAPS > 0)
+                    pixel = pixel_of_tap(best_pixel[v], pixel_number(d, h, w, axes), axes.h.dilation * axes.w.extent, 1)
+                    best_pixel[v] = pixel if covers else NO_PIXEL
+                    any_nan = any_nan | (total[v] != total[v])
+                if any_nan:
+                    # find the first NaN, from the last tap to the first
+                    for row in range(high_h - low_h):
+                        h = first_h + (high_h - 1 - row) * axes.h.dilation
+                        for s in range(TAPS):
+                            for v in range(V):
+                                w = first_w + v * STRIDE + (TAPS - 1 - s)
+                                if (w >= 0) & (w < axes.w.extent):
+                                    value = load_one(image, d * Int(x_stride.d) + h * Int(x_stride.h) + w)
+                                    best_pixel[v] = pixel_number(d, h, w, axes) if value != value else best_pixel[v]
             # write back
             if not MAX:
                 rows = counted(first_d, taps_d, axes.d) * counted(first_h, taps_h, axes.h)

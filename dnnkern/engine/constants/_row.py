@@ -41,6 +41,10 @@ def h200(run):
     return Source("fitted", "NVIDIA H200", f"bench/results/{run}")
 
 
+def h100(run):
+    return Source("fitted", "NVIDIA H100 80GB HBM3", f"bench/results/{run}")
+
+
 def row(name, source, meaning, guessed=(), **numbers):
     TABLE[name] = Constants(About(name, source, meaning, guessed), numbers)
 

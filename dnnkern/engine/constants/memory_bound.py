@@ -1,5 +1,5 @@
 """Rows of the models of what mostly moves bytes, and of terms that several families share."""
-from ._row import COUNTED, GUESSED, h200, row
+from ._row import COUNTED, GUESSED, h100, h200, row
 
 # ---- what models of several families share
 
@@ -101,6 +101,10 @@ row("pool/bwd_channels", h200("h200-bandwidth.md"),
     "instructions of a thread of a maximum and of an average, a pixel, an output, for each channel and pixel of a maximum and of an "
     "average; bytes a clock of the L1; share that shows", ("exposed",),
     maximum=120, average=220, pixel=8, output=12, maximum_pixel=2, average_pixel=1, l1=100, exposed=0.5, blocks=3)
+row("pool/bwd_patches", COUNTED,
+    "instructions of a thread of a maximum and of an average, a pixel, an output, of each channel of a pair of pixel and output of a "
+    "maximum and of an average; bytes a clock of the L1; share that shows",
+    maximum=60, average=120, pixel=6, output=10, maximum_pair=3, average_pair=1, l1=100, exposed=0.4)
 row("pool/bwd_rows", h200("h200-bandwidth.md"),
     "instructions of a thread, a group, a pair of pixel and output of a maximum and of an average, a pixel; pixels of ragged rows, times; "
     "bytes a clock of the L1; share that shows", ("exposed",),
@@ -194,6 +198,10 @@ row("norm/group", h200("h200-group-norm.jsonl"),
     "bytes in flight that memory's rate takes; share of it of blocks for several groups, of one block a multiprocessor, of all; threads "
     "that are enough", ("enough",),
     in_flight=100e3, split=0.9, one_block=0.9, rate=0.92, enough=512)
+row("norm/slices", h100("h100-weak-spots-band.jsonl"),
+    "share of memory's rate; s that a block's bytes are not in flight, least share that leaves; share with 16-bit elements, with one block a "
+    "multiprocessor, with one, two and four chunks of 16 bytes of a pixel; threads that are enough", ("one_block", "chunks_1", "chunks_2", "enough"),
+    rate=0.99, wait=0.43e-6, least=0.1, narrow=0.97, one_block=0.8, chunks_1=0.5, chunks_2=0.75, chunks_4=0.92, enough=512)
 row("norm/merge_naive", GUESSED,
     "s that a thread waits for a part",
     wait=1e-6)
@@ -278,6 +286,9 @@ row("transform/few", h200("h200-transpose.jsonl"),
 row("transform/tiled", h200("h200-transpose.jsonl"),
     "instructions of a chunk of a thread, of each access of a narrower one; share of the waste of tiles that counts", ("chunk",),
     chunk=60, narrow=12, waste=0.75)
+row("transform/planes", COUNTED,
+    "bytes in flight of a multiprocessor that memory's rate takes; instructions of a chunk, of an element of it",
+    in_flight=64e3, chunk=30, element=5)
 row("transform/im2col_naive", GUESSED,
     "instructions of an element",
     element=600)

@@ -1,6 +1,6 @@
 """A part of a warp, a warp, or one block per row: the row is read once, held in registers, and written.
 
-Forward, 8 to 1024 threads hold up to eight 16-byte vectors each (`device.rows`), with a residual four. Rows that a warp holds have no
+Forward, 4 to 1024 threads hold up to eight 16-byte vectors each (`device.rows`), with a residual four. Rows that a warp holds have no
 barrier; where they are short, a group of threads loads several before it looks at the first, since one alone would keep little memory
 busy. Backward, blocks go through the rows, and their threads, up to 512 of them, keep the sums of up to 24 columns each in registers.
 Longer rows than a block holds are `cluster`'s.
@@ -11,6 +11,7 @@ from . import backward as _backward, backward_config as _backward_config
 from .forward import WARP, build, layout, make_config, max_vectors, refusal, seconds, vectors
 
 LANES = (8, 16, 32, 64, 128, 256, 512, 1024)
+FORWARD = (4, *LANES)
 ROWS = 4  # of a group that are loaded at once, where they are short
 
 
@@ -32,9 +33,9 @@ def workspace(problem, device, config):
 def configs(problem, device):
     """The groups of threads that hold a row and of which not half are idle."""
     count, found = vectors(problem), []
-    for lanes in LANES:
+    for lanes in FORWARD:
         each = ceil_div(count, lanes)
-        if each <= max_vectors(lanes, problem) and (lanes == LANES[0] or count > lanes // 2):
+        if each <= max_vectors(lanes, problem) and (lanes == FORWARD[0] or count > lanes // 2):
             found.append(make_config(problem, lanes, each))
             if lanes <= WARP and 2 * each <= max_vectors(lanes, problem) and not layout(problem)[2]:
                 found.append(make_config(problem, lanes, each, min(ROWS, max_vectors(lanes, problem) // each)))

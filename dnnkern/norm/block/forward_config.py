@@ -43,6 +43,8 @@ class Config:
         64-bit strides of its operands.
     program_vectors : tuple of Vector
         Those of its operands that are moved by vectors.
+    whole : bool
+        Lanes of a warp, or fewer, each of which has as many whole vectors of a row.
     """
     dtype: str
     gamma: str
@@ -66,6 +68,7 @@ class Config:
     program: "Program | None" = None
     wide: bool = False
     program_vectors: tuple = ()
+    whole: bool = False
 
     @property
     def threads(self):
@@ -90,7 +93,7 @@ class Config:
     def registers_needed(self):
         """Of a thread: packed words, values of a few vectors, addresses, a program's."""
         layout, real = self.layout, 2 if self.dtype == "float64" else 1
-        early = (self.scaled + self.shifted) * layout.elements * real * self.registers if self.rows > 1 else 0
+        early = (self.scaled + self.shifted) * layout.elements * real * self.registers if self.rows > 1 and self.cluster == 1 else 0
         words = (1 + self.residual) * (layout.words * self.rows + 2 * real * layout.edges) + 16 * (self.shared > 0)
         loaded = 0 if self.program is None else real * self._loaded(self.program)
         return -(-min(255, 24 * real + words + layout.elements * real + early + loaded) // 8) * 8

@@ -3,7 +3,8 @@
 Two to eight blocks hold a row in their registers, 128 Ki float32 or 256 Ki 16-bit elements, backward half of that. Each block reduces its
 part and writes the result into the shared memory of all others; after a barrier of the cluster each block merges the parts in the order of
 the blocks, once per row. Forward, a single block can hold 64 Ki float32 as well: the vectors beyond its registers go to shared memory by
-cp.async and are read back one at a time.
+cp.async and are read back one at a time. So can the blocks of a cluster, several of which then are on a multiprocessor where one would be
+alone: while one waits or stores, others load.
 """
 from ...device.index import ceil_div
 from ...dispatch import Algorithm
@@ -38,11 +39,12 @@ def configs(problem, device):
             if each <= max_vectors(lanes, problem) and (count > lanes * blocks // 2 or (lanes, blocks) == (LANES[0], CLUSTERS[0])):
                 found.append(make_config(problem, device, lanes, each, cluster=blocks))
     for lanes, registers in OVERFLOWS:
-        shared = ceil_div(count, lanes) - registers
-        room = min(device.shared_per_block - RESERVED_BYTES, MAX_SHARED_VECTORS * lanes * 16)
-        if len(problem.arrays) == 2 and problem.vector[0] == 16 and 0 < shared * lanes * 16 <= room:
-            found.append(make_config(problem, device, lanes, registers, shared))
-    return found
+        for blocks in (1, *CLUSTERS[:-1]):
+            shared = ceil_div(count, lanes * blocks) - registers
+            room = min(device.shared_per_block - RESERVED_BYTES, MAX_SHARED_VECTORS * lanes * 16)
+            if len(problem.arrays) == 2 and problem.vector[0] == 16 and 0 < shared * lanes * 16 <= room:
+                found.append(make_config(problem, device, lanes, registers, shared, blocks))
+    return [c for c in found if not (c.shared and c.cluster > 1 and (c.blocks < 2 or c.lanes < LANES[0]))]
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="cluster", supports=supports, workspace=workspace, estimate=seconds, build=build, configs=configs,
