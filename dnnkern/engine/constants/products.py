@@ -150,6 +150,9 @@ row("conv/slabs", h200("h200-conv.md"),
 row("conv/pointwise", GUESSED,
     "s of the sum's launch",
     sum_launch=2e-6)
+row("conv/merged_groups", GUESSED,
+    "s of the launch that spreads the filters", ("spread",),
+    spread=2.5e-6)
 row("conv/winograd", h200("h200-conv-fwd-float32_3x3-float32.jsonl"),
     "s of both launches; times that the filter's transform moves it; times as long as counted: seven layers with the first tile",
     ("start", "filter"),
