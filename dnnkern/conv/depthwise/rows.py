@@ -53,7 +53,7 @@ class Coordinates(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """What the kernels are compiled for; `vector` is 4 or 2."""
+    """What the kernels are compiled for; `vector` is 4 or 2; `low`: the image has few rows."""
     dtype: str
     rows: Axis
     columns: Axis
@@ -68,6 +68,7 @@ class Rows:
     residual_step: int
     epilogue: EpilogueSpec
     blocks: int
+    low: int = 0
 
     @property
     def threads(self):
@@ -114,8 +115,9 @@ class Rows:
 
     @property
     def skips(self):
-        """Whether the arithmetic of rows of zeros is left out, which a large filter reads above and below each image."""
-        return self.depth > 3
+        """Whether the steps of rows of zeros are left out, which a large filter reads above and below each image, and any filter of a low
+        one."""
+        return self.depth > 3 or self.low > 0
 
     @property
     def turns(self):

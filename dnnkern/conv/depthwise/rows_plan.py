@@ -18,6 +18,7 @@ VECTOR, FEW = 4, 2    # channels of a thread, and of one with many taps
 MANY_TAPS = 16
 REGISTERS = 208       # per thread
 UNROLLED = 1000       # multiply-adds per step
+LOW = 16              # rows of an image of which a block has all, zeros above and below it
 IN_FLIGHT = 96 * 1024  # bytes of rows in flight per multiprocessor
 
 
@@ -89,11 +90,11 @@ def _body(p, config):
     r, s = p.filter[1:]
     rows, shift_h = make_axis(r, p.strides[1], p.dilations[1], p.pads_before[1], backward, p.strides[1] if backward else 1)
     columns, shift_w = make_axis(s, p.strides[2], p.dilations[2], p.pads_before[2], backward, config.tw)
-    _, _, _, result, strides, _ = roles(p)
+    _, _, (_, height, _), result, strides, _ = roles(p)
     words = access_words(result, config.vector, rest(strides, True))
     residual_words = access_words(p.residual, config.vector, rest(p.residual_strides, True)) if p.residual else 0
     body = Rows(p.dtype, rows, columns, int(p.flip), config.vector, config.groups, config.strips, config.stages, words, residual_words,
-                strides[-1], p.residual_strides[-1], p.epilogue, config.blocks)
+                strides[-1], p.residual_strides[-1], p.epilogue, config.blocks, int(p.op != "conv_bwd_filter" and r > 1 and height <= LOW))
     return body, shift_h, shift_w
 
 
