@@ -92,7 +92,7 @@ class Backward:
 
 
 def _make_ring(tile):
-    """(``begin(maps, ring, bars, first, start, chunks)``, ``refill(maps, ring, bars, first, start, chunks, ticket)``, ``await_ticket(bars,
+    """(``begin(maps, ring, bars, first, start, chunks)``, ``refill(maps, ring, bars, first, start, chunks, ticket, end)``, ``await_ticket(bars,
     ticket)`` -> slot): tickets are chunks in the order in which slots get them; ticket t is chunk t, from the number of chunks on those of
     the second pass."""
     SLOTS, ARRAYS, ROWS, BOXES, BOX = tile.slots, tile.arrays, tile.rows, tile.boxes, CHUNK // tile.boxes
@@ -118,10 +118,10 @@ def _make_ring(tile):
                 load(maps, ring, bars, first, start, chunks, s)
 
     @device_function
-    def refill(maps, ring, bars, first, start, chunks, ticket):
-        """The slot of a chunk that all threads have read gets its next one; by all threads."""
+    def refill(maps, ring, bars, first, start, chunks, ticket, end):
+        """The slot of a chunk that all threads have read gets its next one, if that is before ticket `end`; by all threads."""
         more = ticket + SLOTS
-        if chunks > SLOTS and more < 2 * chunks - SLOTS:
+        if more < end:
             fence_async_shared()  # order these reads before TMA's writes
             cuda.syncthreads()
             if cuda.threadIdx.x == 0:
@@ -253,7 +253,7 @@ def forward_kernel(config):
                         d = values[e] - first[e]
                         a[e] += d
                         b[e] += d * d
-            refill(maps, ring, bars, channel, start, chunks, ticket)
+            refill(maps, ring, bars, channel, start, chunks, ticket, chunks)
         part = inverse(n) if n > f32(0) else f32(0)
         for e in range(E):
             d = a[e] * part
@@ -303,7 +303,7 @@ def forward_kernel(config):
                         values[e] = act((values[e] - first[e]) * a[e] + b[e])
                     put(to, 0, values, 0)
                 to = advance(to, HEIGHT * y_step)
-            refill(maps, ring, bars, channel, start, chunks, ticket)
+            refill(maps, ring, bars, channel, start, chunks, ticket, kept + chunks)
     return channel_norm_resident
 
 
@@ -367,7 +367,7 @@ def backward_kernel(config):
                     for e in range(E):
                         a[e] += dz[e]
                         b[e] += dz[e] * (values[e] - means[e])
-            refill(maps, ring, bars, channel, start, chunks, ticket)
+            refill(maps, ring, bars, channel, start, chunks, ticket, chunks)
         exchange(a, b, f32(0), sums, parts, rank, tx)
         if CLUSTER == 1:
             cuda.syncthreads()
@@ -405,5 +405,5 @@ def backward_kernel(config):
                         values[e] = dz[e] * outer[e] + ((values[e] - means[e]) * a[e] + b[e])
                     put(to, 0, values, 0)
                 to = advance(to, HEIGHT * dx_step)
-            refill(maps, ring, bars, channel, start, chunks, ticket)
+            refill(maps, ring, bars, channel, start, chunks, ticket, kept + chunks)
     return channel_norm_resident_gradient
