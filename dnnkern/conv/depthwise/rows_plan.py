@@ -125,7 +125,8 @@ def row_configs(p, device):
     step = p.strides[2] if p.op == "conv_bwd_data" else 1
     found, shared = [], device.shared_per_sm * 7 // 8
     vectors = (VECTOR, FEW) if p.taps > MANY_TAPS else (VECTOR,)
-    for vector, tw in itertools.product(vectors, dict.fromkeys(ceil_div(t, step) * step for t in (4, 2))):
+    strips = (4, 2, 1) if width <= LOW // 2 else (4, 2)
+    for vector, tw in itertools.product(vectors, dict.fromkeys(ceil_div(t, step) * step for t in strips)):
         ranked = []
         for groups, strips in _shapes(p, width, tw, vector):
             body = _body(p, RowsConfig(tw, groups, strips, 1, 1, vector))[0]
