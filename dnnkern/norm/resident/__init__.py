@@ -1,9 +1,9 @@
 """Channels side by side whose values stay in shared memory: sums and the elementwise pass are one launch, and read memory once.
 
-    x --TMA--> shared memory --+--> moments of each channel --cluster--> mean, rstd --+--> y
-                               +-----------------------------------------------------+
+    x --TMA--> shared memory --+--> moments of each channel --blocks--> mean, rstd --+--> y
+                               +----------------------------------------------------+
 
-A cluster of one to eight blocks has neighbouring channels, 32 to 128 bytes of a row, and each of its blocks a part of their values (`kernel`).
+One to eight blocks have neighbouring channels, 32 to 128 bytes of a row, and each of them a part of their values (`kernel`).
 What does not fit shared memory is read again from the L2. `columns` has three launches, each of which waits for the one before it to end,
 and reads all values twice. It wins with values that fit all shared memory together, 27 MB of an H200's: maps of 7x7 and 14x14. It loses with
 more of them, and with channels too few to fill the multiprocessors.
@@ -12,8 +12,9 @@ from ...device.index import ceil_div
 from ...dispatch import Algorithm
 from ...engine.constants import constants
 from ...engine.cost import Cost
-from ...host.dtypes import ITEMSIZE
+from ...engine.moves import fill_launches
 from ...host.launch import Argument, Launch
+from ...host.tensor import Tensor
 from ...host.tensormap import TensorMap
 from .._channel_problem import gradient_source
 from .._channel_view import View, view_of
@@ -21,9 +22,10 @@ from .kernel import CHUNK, Backward, Forward, Tile, backward_kernel, forward_ker
 
 COST = constants("norm/resident")
 
-WIDTHS, CLUSTERS, THREADS = (128, 64, 32), (1, 2, 4, 8), 512
+WIDTHS, GROUPS, THREADS = (128, 64, 32), (1, 2, 4, 8), 512
 RESERVED = 4096   # bytes of shared memory for barriers and statistics, beside 3 numbers of a channel for each warp and block
 MOST = 4          # configurations
+LINE = 256
 
 
 def _names(problem):
@@ -60,41 +62,51 @@ def supports(problem):
     return None
 
 
-def _slots(device, width, cluster, arrays, itemsize):
+def _slots(device, width, blocks, arrays, itemsize):
     """Of a block that has a multiprocessor alone."""
-    fixed = RESERVED + 12 * (width // itemsize) * (THREADS // 32 + cluster)
+    fixed = RESERVED + 12 * (width // itemsize) * (THREADS // 32 + blocks)
     return (device.shared_per_block - fixed) // (arrays * CHUNK)
 
 
 def configs(problem, device):
-    """Those whose clusters run at once and keep most, by their estimate."""
+    """Clusters, and groups of a cooperative launch, which has to fit the device; the best by their estimate."""
     p, view = problem, view_of(problem)
-    found = []
+    arrays, found = len(_names(p)[0]), []
     for width in WIDTHS:
-        if view.channels * p.x.itemsize % width:
-            continue
-        for cluster in CLUSTERS:
-            arrays, rows = len(_names(p)[0]), CHUNK // width
-            if view.values <= rows * (cluster // 2):  # half of the blocks would have nothing
+        strips, over = divmod(view.channels * p.x.itemsize, width)
+        for blocks in GROUPS:
+            rows = CHUNK // width
+            if over or view.values <= rows * (blocks // 2):  # half of the blocks would have nothing
                 continue
-            chunks = ceil_div(ceil_div(view.values, cluster), rows)
-            slots = max(1, min(_slots(device, width, cluster, arrays, p.x.itemsize), chunks))
-            found.append(Tile(p.dtype, width, cluster, THREADS, arrays, slots))
+            chunks = ceil_div(ceil_div(view.values, blocks), rows)
+            for apart in range(2 if 1 < blocks <= device.sms // strips else 1):
+                slots = _slots(device, width, 1 if apart else blocks, arrays, p.x.itemsize)
+                found.append(Tile(p.dtype, width, blocks, THREADS, arrays, max(1, min(slots, chunks)), apart))
     return sorted(found, key=lambda tile: estimate(p, device, tile))[:MOST]
 
 
+def _strips(p, tile):
+    return view_of(p).channels * p.x.itemsize // tile.width
+
+
+def _counters(p, tile):
+    """Bytes of the blocks' counters, whole lines."""
+    return ceil_div(4 * _strips(p, tile), LINE) * LINE
+
+
 def workspace(problem, device, config):
-    """None."""
-    return 0
+    """Counters of blocks, and what they bring, where they are no clusters."""
+    strips = _strips(problem, config)
+    return _counters(problem, config) + 12 * config.span * config.group * strips if config.apart else 0
 
 
 def estimate(problem, device, config):
     """Bytes, again from the L2 what is not kept; waves of clusters."""
     p, view, tile = problem, view_of(problem), config
-    clusters = view.channels * p.x.itemsize // tile.width
+    strips = _strips(p, tile)
     each = max(1, (device.shared_per_sm - 1024) // (tile.shared + RESERVED))
-    waves = ceil_div(clusters, device.clusters(tile.cluster, min(each, 2048 // tile.threads)))
-    share = ceil_div(view.values, tile.cluster) * tile.width  # bytes of a block and array
+    waves = 1 if tile.apart else ceil_div(strips, device.clusters(tile.group, min(each, 2048 // tile.threads)))
+    share = ceil_div(view.values, tile.group) * tile.width  # bytes of a block and array
     chunks = ceil_div(share, CHUNK)
     again = max(0, chunks - tile.slots) / chunks
     rate = device.bandwidth / device.sms  # of a multiprocessor
@@ -102,7 +114,8 @@ def estimate(problem, device, config):
     read = max(p.x.nbytes * tile.arrays / (COST.read * device.bandwidth), waves * tile.arrays * share / (COST.most * rate)) / narrow
     write = max(p.x.nbytes / (COST.write * device.bandwidth), waves * share / (COST.most * rate))
     more = waves * again * share * tile.arrays / (COST.l2 * rate)
-    return Cost(launch=COST.start, memory=read + write, l2=more, waits=waves * COST.exchange * (1 if tile.cluster == 1 else COST.cluster))
+    exchange = waves * COST.exchange * (1 if tile.group == 1 else COST.cluster)
+    return Cost(launch=COST.start + tile.apart * COST.counters, memory=read + write, l2=more, waits=exchange)
 
 
 def _map(problem, view, tile, name):
@@ -118,11 +131,11 @@ def _ints(*values):
 
 
 def build(problem, device, config):
-    """One launch."""
+    """One launch, and one before it that clears the counters."""
     p, view, tile = problem, view_of(problem), config
     read, written = _names(p)
     maps = tuple(_map(p, view, tile, name) for name in read)
-    share = ceil_div(view.values, tile.cluster)
+    share = ceil_div(view.values, tile.group)
 
     def step(name):
         return Argument("int64", view.weight[name] if name in view.weight else view.statistic.get(name, (0, 0))[1])
@@ -143,8 +156,13 @@ def build(problem, device, config):
         arguments = (*maps, p.pointer(written), p.pointer("gamma"), p.pointer("beta"), *statistics("mean", "rstd"),
                      *(p.pointer(name, "mean") for name in running), Argument("float32", "eps"), Argument("float32", "momentum"), *sizes,
                      *map(step, names))
-    blocks = view.channels * ITEMSIZE[p.dtype] // tile.width * tile.cluster
-    return (Launch(kernel, (blocks, 1, 1), (tile.threads, 1, 1), arguments, shared=tile.shared, cluster=(tile.cluster, 1, 1)),)
+    strips, counters, what = _strips(p, tile), _counters(p, tile), "workspace" if tile.apart else "mean"
+    arguments += Argument("float32*", what, offset=counters * tile.apart), Argument("uint32*", what)
+    launches = ()
+    if tile.apart:  # the bits of 0.0 are those of the integer 0
+        launches = fill_launches(Tensor.packed((strips,), "float32"), 0.0, device, ("workspace", 0))
+    return (*launches, Launch(kernel, (strips * tile.group, 1, 1), (tile.threads, 1, 1), arguments, shared=tile.shared,
+                              cluster=(tile.cluster, 1, 1), cooperative=bool(tile.apart)))
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="resident", supports=supports, workspace=workspace, estimate=estimate, build=build,

@@ -1,16 +1,20 @@
 """Kernels of channels whose values stay in shared memory between the sums and the elementwise pass. See `resident`.
 
-A cluster has the channels of `tile.width` bytes, each of its blocks an equal part of their values. TMA brings chunks of rows to slots; a
-thread has 16 bytes of every so many-th row, in both passes the same channels. Where a block's chunks outnumber its slots, the first are
-replaced as they have been read, and come again in the second pass, which begins with what is there.
+A group of blocks has the channels of `tile.width` bytes, each of its blocks an equal part of their values. TMA brings chunks of rows to
+slots; a thread has 16 bytes of every so many-th row, in both passes the same channels. Where a block's chunks outnumber its slots, the first
+are replaced as they have been read, and come again in the second pass, which begins with what is there and ends with what was read first.
+
+A group is a cluster, which exchanges sums through shared memory; or, as not all multiprocessors fit into clusters, blocks of a cooperative
+launch, which exchange them through global memory.
 """
 import functools
 from dataclasses import dataclass
 
 from ...device import cuda, device_function, f32, i32, i64, jit, u32
-from ...device.cluster import cluster_arrive_relaxed, cluster_rank, cluster_sync, cluster_wait, remote_address, store_remote_f32
+from ...device.cluster import cluster_arrive_relaxed, cluster_sync, cluster_wait, remote_address, store_remote_f32
 from ...device.convert import element
 from ...device.epilogue import Activation, activation_function
+from ...device.grid import announce, await_blocks
 from ...device.groups import make_reader, make_writer
 from ...device.index import ceil_div
 from ...device.mbarrier import fence_async_shared, fence_mbarrier_init, mbarrier_arrive_expect, mbarrier_init, mbarrier_wait
@@ -25,16 +29,23 @@ CHUNK = 16384  # bytes of an array in a slot
 
 @dataclass(frozen=True)
 class Tile:
-    """What both kernels are compiled for: bytes of a row that a cluster has, blocks of a cluster, threads, arrays that are read, slots."""
+    """What both kernels are compiled for: bytes of a row that a group has, blocks of a group, threads, arrays that are read, slots, and
+    whether a group is no cluster."""
     dtype: str
     width: int
-    cluster: int
+    group: int
     threads: int
     arrays: int
     slots: int
+    apart: int = 0
 
     def __str__(self):
-        return f"{self.width} bytes x{self.cluster} blocks s{self.slots}"
+        return f"{self.width} bytes x{self.group} blocks{' apart' * self.apart} s{self.slots}"
+
+    @property
+    def cluster(self):
+        """Blocks of a cluster."""
+        return 1 if self.apart else self.group
 
     @property
     def vector(self):
@@ -43,7 +54,7 @@ class Tile:
 
     @property
     def span(self):
-        """Channels of a cluster."""
+        """Channels of a group."""
         return self.width // ITEMSIZE[self.dtype]
 
     @property
@@ -99,9 +110,14 @@ def _make_ring(tile):
     BOX_ROWS, BYTES, SLOT = tile.rows // tile.boxes, tile.arrays * CHUNK, tile.arrays * CHUNK
 
     @device_function
+    def chunk_of(ticket, chunks):
+        """The second pass ends with the first chunk."""
+        return ticket if ticket < chunks else 2 * chunks - SLOTS - 1 - ticket
+
+    @device_function
     def load(maps, ring, bars, first, start, chunks, ticket):
         slot = ticket % SLOTS
-        chunk = ticket if ticket < chunks else ticket - chunks
+        chunk = chunk_of(ticket, chunks)
         bar = bars + u32(8 * slot)
         mbarrier_arrive_expect(bar, BYTES)
         for a in range(ARRAYS):
@@ -132,18 +148,19 @@ def _make_ring(tile):
         slot, turn = ticket % SLOTS, ticket // SLOTS
         mbarrier_wait(bars + u32(8 * slot), u32(turn & 1))
         return slot
-    return begin, refill, await_ticket
+    return begin, refill, await_ticket, chunk_of
 
 
 def _make_exchange(tile, combine):
-    """Device function ``exchange(a, b, n, sums, parts, rank, tx)``: of all threads' numbers of their channels those of the cluster, as
-    ``parts[3 * c]`` on for each channel c of the cluster's; ``combine`` as in `_moments`. `sums` are 3 numbers a channel and warp, `parts`
-    a channel and block, whose first are the results'."""
-    ACROSS, E, WARPS, SPAN, CLUSTER = tile.across, tile.vector, tile.threads // 32, tile.span, tile.cluster
-    STEPS = (32 // tile.across).bit_length() - 1
+    """Device functions ``exchange(a, b, n, sums, parts, far, came, strip, rank, tx)``: all threads' numbers of their channels, as those of a
+    block, to all blocks of the group, and ``total(parts, far, strip, channel)``: the group's, in the order of its blocks; ``combine`` as in
+    `_moments`. `sums` are 3 numbers a channel and warp, `parts`, or `far` in global memory, a channel and block; `came` counts blocks that
+    have brought theirs, for each strip of channels."""
+    ACROSS, E, WARPS, SPAN, GROUP, APART = tile.across, tile.vector, tile.threads // 32, tile.span, tile.group, tile.apart > 0
+    STEPS, CLUSTER = (32 // tile.across).bit_length() - 1, tile.cluster > 1
 
     @device_function
-    def exchange(a, b, n, sums, parts, rank, tx):
+    def exchange(a, b, n, sums, parts, far, came, strip, rank, tx):
         thread = cuda.threadIdx.x
         lane, warp = thread & 31, thread >> 5
         for e in range(E):
@@ -158,7 +175,7 @@ def _make_exchange(tile, combine):
                 sums[at + 1] = b[e]
                 sums[at + 2] = count
         cuda.syncthreads()
-        if CLUSTER > 1:
+        if CLUSTER:
             cluster_wait()  # all blocks have begun
         if thread < SPAN:
             at = 3 * thread
@@ -166,25 +183,36 @@ def _make_exchange(tile, combine):
             for w in range(1, WARPS):
                 at = 3 * (w * SPAN + thread)
                 p, q, m = combine(p, q, m, sums[at], sums[at + 1], sums[at + 2])
-            to = shared_address(parts, 3 * (rank * SPAN + thread))
-            for block in range(CLUSTER):
-                if CLUSTER > 1:
+            if CLUSTER:
+                to = shared_address(parts, 3 * (rank * SPAN + thread))
+                for block in range(GROUP):
                     other = remote_address(to, u32(block))
                     store_remote_f32(other, p)
                     store_remote_f32(other + u32(4), q)
                     store_remote_f32(other + u32(8), m)
-                else:
-                    at = 3 * thread
-                    parts[at], parts[at + 1], parts[at + 2] = p, q, m
-        if CLUSTER > 1:
+            elif APART:
+                at = 3 * ((strip * GROUP + rank) * SPAN + thread)
+                far[at] = p
+                far[at + 1] = q
+                far[at + 2] = m
+            else:
+                at = 3 * thread
+                parts[at], parts[at + 1], parts[at + 2] = p, q, m
+        if CLUSTER:
             cluster_sync()
+        elif APART:
+            announce(advance(came, strip))
+            await_blocks(advance(came, strip), u32(GROUP))
+        else:
+            cuda.syncthreads()
 
     @device_function
-    def total(parts, channel):
-        """(a, b, n) of a channel of the cluster's, over its blocks in their order."""
+    def total(parts, far, strip, channel):
+        if APART:
+            parts = advance(far, 3 * (strip * GROUP * SPAN))
         at = 3 * channel
         p, q, m = parts[at], parts[at + 1], parts[at + 2]
-        for block in range(1, CLUSTER):
+        for block in range(1, GROUP):
             at = 3 * (block * SPAN + channel)
             p, q, m = combine(p, q, m, parts[at], parts[at + 1], parts[at + 2])
         return p, q, m
@@ -197,11 +225,11 @@ def forward_kernel(config):
     tile = config.tile
     E, UNITS, THREADS, SLOT, SPAN, ACROSS, SLOTS = (tile.vector, tile.units, tile.threads, tile.arrays * CHUNK, tile.span, tile.across,
                                                     tile.slots)
-    ROWS, CLUSTER, LENGTH, HEIGHT = tile.rows, tile.cluster, 4, tile.threads // tile.across
+    ROWS, GROUP, CLUSTER, LENGTH, HEIGHT = tile.rows, tile.group, tile.cluster, 4, tile.threads // tile.across
     _, _, _, unpack = make_reader(tile.dtype, E, 4)
     put, act = make_writer(tile.dtype, E, 4), activation_function(config.activation, "float32")
     merge, (inverse, inverse_root) = make_merge(f32), make_inverses(f32)
-    begin, refill, await_ticket = _make_ring(tile)
+    begin, refill, await_ticket, chunk_of = _make_ring(tile)
     exchange, total = _make_exchange(tile, merge)
     SCALED, SHIFTED = config.gamma != "", config.beta != ""
     load_gamma, load_beta = element(config.gamma or tile.dtype).load, element(config.beta or tile.dtype).load
@@ -214,15 +242,14 @@ def forward_kernel(config):
     @jit(launch_bounds=(THREADS, 1))
     def channel_norm_resident(x_map, y, gamma, beta, mean, rstd, running_mean, running_var, next_mean, next_var, eps, momentum, rows, share,
                               y_step, gamma_step, beta_step, mean_step, rstd_step, running_mean_step, running_var_step,
-                              next_mean_step, next_var_step):
+                              next_mean_step, next_var_step, far, came):
         shared, barriers = cuda.shared.array(0, u32), cuda.shared.array(SLOTS, i64)
         sums, parts, table = cuda.shared.array(SUMS, f32), cuda.shared.array(PARTS, f32), cuda.shared.array(TABLE, f32)
         raw, values = cuda.local.array(UNITS * LENGTH, u32), cuda.local.array(E, f32)
         a, b, first = cuda.local.array(E, f32), cuda.local.array(E, f32), cuda.local.array(E, f32)
         maps = (tensor_map_address(x_map),)
         ring, bars = (shared_address(shared, 0) + 127) & 0xFFFFFF80, shared_address(barriers, 0)
-        thread, rank = cuda.threadIdx.x, cluster_rank()
-        strip = cuda.blockIdx.x // CLUSTER
+        thread, rank, strip = cuda.threadIdx.x, cuda.blockIdx.x % GROUP, cuda.blockIdx.x // GROUP
         tx, ty = thread & (ACROSS - 1), thread // ACROSS
         channel, start = strip * SPAN, rank * share
         own = min(share, rows - start)  # values of this block
@@ -259,11 +286,9 @@ def forward_kernel(config):
             d = a[e] * part
             b[e] = max(b[e] - a[e] * d, f32(0))
             a[e] = first[e] + d
-        exchange(a, b, n, sums, parts, rank, tx)
-        if CLUSTER == 1:
-            cuda.syncthreads()
+        exchange(a, b, n, sums, parts, far, came, strip, rank, tx)
         if thread < SPAN:
-            p, q, m = total(parts, thread)
+            p, q, m = total(parts, far, strip, thread)
             at = channel + thread
             r = inverse_root(q * inverse(m) + eps)
             if rank == 0:
@@ -289,7 +314,7 @@ def forward_kernel(config):
         kept = max(0, chunks - SLOTS)
         y = advance(y, start * i64(y_step) + (channel + tx * E))
         for ticket in range(kept, kept + chunks):
-            chunk = ticket if ticket < chunks else ticket - chunks
+            chunk = chunk_of(ticket, chunks)
             at = ring + u32(await_ticket(bars, ticket) * SLOT + 16 * thread)
             row = chunk * ROWS + ty
             to = advance(y, row * y_step)
@@ -313,10 +338,10 @@ def backward_kernel(config):
     tile = config.tile
     E, UNITS, THREADS, SLOT, SPAN, ACROSS, SLOTS = (tile.vector, tile.units, tile.threads, tile.arrays * CHUNK, tile.span, tile.across,
                                                     tile.slots)
-    ROWS, CLUSTER, LENGTH, HEIGHT = tile.rows, tile.cluster, 4, tile.threads // tile.across
+    ROWS, GROUP, CLUSTER, LENGTH, HEIGHT = tile.rows, tile.group, tile.cluster, 4, tile.threads // tile.across
     _, _, _, unpack = make_reader(tile.dtype, E, 4)
     put = make_writer(tile.dtype, E, 4)
-    begin, refill, await_ticket = _make_ring(tile)
+    begin, refill, await_ticket, chunk_of = _make_ring(tile)
 
     @device_function
     def add(a, b, n, a2, b2, n2):
@@ -334,7 +359,7 @@ def backward_kernel(config):
 
     @jit(launch_bounds=(THREADS, 1))
     def channel_norm_resident_gradient(dy_map, x_map, dx, gamma, mean, rstd, dgamma, dbeta, portion, rows, share, dx_step, gamma_step,
-                                       mean_step, rstd_step, dgamma_step, dbeta_step):
+                                       mean_step, rstd_step, dgamma_step, dbeta_step, far, came):
         shared, barriers = cuda.shared.array(0, u32), cuda.shared.array(SLOTS, i64)
         sums, parts, table = cuda.shared.array(SUMS, f32), cuda.shared.array(PARTS, f32), cuda.shared.array(TABLE, f32)
         raw, values, dz = cuda.local.array(2 * UNITS * LENGTH, u32), cuda.local.array(E, f32), cuda.local.array(E, f32)
@@ -342,8 +367,7 @@ def backward_kernel(config):
         outer = cuda.local.array(E, f32)
         maps = tensor_map_address(dy_map), tensor_map_address(x_map)
         ring, bars = (shared_address(shared, 0) + 127) & 0xFFFFFF80, shared_address(barriers, 0)
-        thread, rank = cuda.threadIdx.x, cluster_rank()
-        strip = cuda.blockIdx.x // CLUSTER
+        thread, rank, strip = cuda.threadIdx.x, cuda.blockIdx.x % GROUP, cuda.blockIdx.x // GROUP
         tx, ty = thread & (ACROSS - 1), thread // ACROSS
         channel, start = strip * SPAN, rank * share
         own = min(share, rows - start)  # values of this block
@@ -368,11 +392,9 @@ def backward_kernel(config):
                         a[e] += dz[e]
                         b[e] += dz[e] * (values[e] - means[e])
             refill(maps, ring, bars, channel, start, chunks, ticket, chunks)
-        exchange(a, b, f32(0), sums, parts, rank, tx)
-        if CLUSTER == 1:
-            cuda.syncthreads()
+        exchange(a, b, f32(0), sums, parts, far, came, strip, rank, tx)
         if thread < SPAN:
-            p, q, _ = total(parts, thread)
+            p, q, _ = total(parts, far, strip, thread)
             at = channel + thread
             r, weight = rstd[at * rstd_step], f32(1)
             q = q * r
@@ -393,7 +415,7 @@ def backward_kernel(config):
         kept = max(0, chunks - SLOTS)
         dx = advance(dx, start * i64(dx_step) + (channel + tx * E))
         for ticket in range(kept, kept + chunks):
-            chunk = ticket if ticket < chunks else ticket - chunks
+            chunk = chunk_of(ticket, chunks)
             fetch(raw, ring + u32(await_ticket(bars, ticket) * SLOT + 16 * thread))
             row = chunk * ROWS + ty
             to = advance(dx, row * dx_step)
