@@ -10,6 +10,7 @@ import functools
 from dataclasses import dataclass, replace
 
 from ..device import cuda, device_function, jit, u32
+from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import store4
 from ..dispatch import Algorithm, Note
@@ -87,6 +88,8 @@ def spread_kernel(group):
 
     @jit(launch_bounds=THREADS)
     def conv_spread_groups(w, y, count, taps, r, s, k_step, c_step, t_step, r_step, s_step):
+        launch_dependent_grids()
+        wait_for_previous_grid()  # for the next grid, too, which waits for this one alone
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < count:
             words = cuda.local.array(4, u32)
@@ -109,7 +112,7 @@ def _spread_launch(p):
     divisors = (Argument("uint32x3", divisor(v)) for v in (p.taps, r, s))
     return Launch(spread_kernel(p.c_group), (ceil_div(count, THREADS), 1, 1), (THREADS, 1, 1),
                   (Argument("uint16*", "w"), Argument("uint32*", "workspace"), Argument("int32", count), *divisors,
-                   *(Argument("int32", v) for v in (k, c, *taps))))
+                   *(Argument("int32", v) for v in (k, c, *taps))), dependent=True)
 
 
 def build(problem, device, config):

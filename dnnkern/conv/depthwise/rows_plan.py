@@ -227,7 +227,7 @@ def row_estimate(p, device, config):
     step += outputs * (COST.filter_output if p.op == "conv_bwd_filter" else COST.output)
     waves = lines * body.threads / (device.sms * 128 * device.clock_hz)
     all_blocks = p.n * parts * tiles_w * tiles_h
-    tail = max(1.0, device.sms * body.blocks / all_blocks) * ceil_div(all_blocks, device.sms) * device.sms / all_blocks
+    tail = ceil_div(all_blocks, device.sms) * device.sms / all_blocks
     halo = body.width / (body.strips * body.hop) * (steps + body.depth - 1) / steps
     memory = (p.bytes + COST.halo * (halo - 1) * source.nbytes) / (COST.rate * device.bandwidth)
     if parts > 1 and body.channels * p.x.itemsize % 32:  # blocks share sectors of the memory
@@ -264,7 +264,7 @@ def row_launch(p, device, config):
                  Argument(p.scalar_type, "alpha"), Argument(p.scalar_type, "beta"), _int(p.w_strides[0]),
                  _int(p.w_strides[-1] if p.taps > 1 else 1))
     return Launch(rows_kernel(body, p.taps), (p.n * parts * tiles_w * tiles_h, 1, 1), (body.threads, 1, 1), arguments,
-                  shared=config.stages * body.source_bytes + 128)
+                  shared=config.stages * body.source_bytes + 128, dependent=True)
 
 
 def row_sums_launch(p, device, config):
@@ -277,4 +277,4 @@ def row_sums_launch(p, device, config):
                  *(Argument(Divisor, divisor(n)) for n in (parts, tiles_w, tiles_h)), _int(p.c), _int(shift_h), _int(shift_w),
                  _int(p.out[1]), _int(p.image[1]), _int(p.k * p.taps))
     return splits, Launch(rows_sums_kernel(body), (parts * splits, 1, 1), (body.threads, 1, 1), arguments,
-                          shared=config.stages * (body.source_bytes + body.gradient_bytes) + 128)
+                          shared=config.stages * (body.source_bytes + body.gradient_bytes) + 128, dependent=True)

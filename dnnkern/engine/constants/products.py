@@ -114,8 +114,8 @@ row("conv/grouped", h200("h200-conv-fwd-grouped-float16.jsonl"),
     "s of a launch and its ends; cycles of a product (half of wgmma's rate); bytes of a fragment and of taps; bytes a clock of the L1; "
     "instructions of a warp, a row, less where unrolled, a step, a product; times as long as counted; share of halos read again; share of "
     "the memory's rate", ("start",),
-    start=6e-6, product=2.2, fragment=1024, taps=256, l1=100, warp=500, row=30, unrolled=10, step=30, issue_product=4, slower=1.4,
-    halo=0.12, rate=0.85)
+    start=6e-6, product=2.2, fragment=1024, taps=256, l1=100, warp=760, row=32, unrolled=10, step=44, issue_product=8, slower=1.75,
+    halo=0.2, rate=0.53)
 row("conv/grouped_filter", GUESSED,
     "s of a launch and its ends; cycles of a product; instructions of a unit, a thread's tile, for 512 bytes of copies; times as long as "
     "counted; cycles of a product alone, of a group of rows, of a tile; times that lines of 64 bytes are read; the L2's rate over the "

@@ -162,7 +162,7 @@ def build(problem, device, config):
     if tile.apart:  # the bits of 0.0 are those of the integer 0
         launches = fill_launches(Tensor.packed((strips,), "float32"), 0.0, device, ("workspace", 0))
     return (*launches, Launch(kernel, (strips * tile.group, 1, 1), (tile.threads, 1, 1), arguments, shared=tile.shared,
-                              cluster=(tile.cluster, 1, 1), cooperative=bool(tile.apart)))
+                              cluster=(tile.cluster, 1, 1), cooperative=bool(tile.apart), dependent=not tile.apart))
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="resident", supports=supports, workspace=workspace, estimate=estimate, build=build,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ...device import cuda, device_function, f32, i32, i64, jit, u32
 from ...device.cluster import cluster_arrive_relaxed, cluster_sync, cluster_wait, remote_address, store_remote_f32
 from ...device.convert import element
+from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ...device.epilogue import Activation, activation_function
 from ...device.grid import announce, await_blocks
 from ...device.groups import make_reader, make_writer
@@ -126,12 +127,18 @@ def _make_ring(tile):
 
     @device_function
     def begin(maps, ring, bars, first, start, chunks):
-        for s in range(SLOTS):
-            mbarrier_init(bars + u32(8 * s), 1)
-        fence_mbarrier_init()
-        for s in range(SLOTS):
-            if s < chunks:
-                load(maps, ring, bars, first, start, chunks, s)
+        """By all threads."""
+        if cuda.threadIdx.x == 0:
+            for s in range(SLOTS):
+                mbarrier_init(bars + u32(8 * s), 1)
+            fence_mbarrier_init()
+        launch_dependent_grids()
+        wait_for_previous_grid()
+        if cuda.threadIdx.x == 0:
+            for s in range(SLOTS):
+                if s < chunks:
+                    load(maps, ring, bars, first, start, chunks, s)
+        cuda.syncthreads()
 
     @device_function
     def refill(maps, ring, bars, first, start, chunks, ticket, end):
@@ -256,10 +263,9 @@ def forward_kernel(config):
         chunks = max(0, own + (ROWS - 1)) // ROWS
         if thread == 0:
             prefetch_tensor_map(maps[0])
-            begin(maps, ring, bars, channel, start, chunks)
+        begin(maps, ring, bars, channel, start, chunks)
         if CLUSTER > 1:
             cluster_arrive_relaxed()
-        cuda.syncthreads()
         # sums of distances to the thread's first value: one of the values itself costs no digits
         n = f32(0)
         for e in range(E):
@@ -375,10 +381,9 @@ def backward_kernel(config):
         if thread == 0:
             prefetch_tensor_map(maps[0])
             prefetch_tensor_map(maps[1])
-            begin(maps, ring, bars, channel, start, chunks)
+        begin(maps, ring, bars, channel, start, chunks)
         if CLUSTER > 1:
             cluster_arrive_relaxed()
-        cuda.syncthreads()
         for e in range(E):
             a[e], b[e], means[e] = f32(0), f32(0), mean[(channel + tx * E + e) * mean_step]
         for ticket in range(chunks):
