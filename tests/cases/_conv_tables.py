@@ -45,6 +45,10 @@ def groups(t):
     t.case("groups4-nhwc-1x16x9x5-k16-3x3-d2-p2", (1, 16, 9, 5), 16, (3, 3), "float16", layout="NHWC", dilation=2, padding=2, groups=4)
     t.case("groups2-nhwc-1x32x5x5-k32-5x4-p2", (1, 32, 5, 5), 32, (5, 4), "bfloat16", layout="NHWC", padding=2, groups=2)
     t.case("groups2-nhwc-1x64x3x4-k64-3x3-p1", (1, 64, 3, 4), 64, (3, 3), "float16", layout="NHWC", padding=1, groups=2)
+    t.case("groups16-nhwc-1x64x3x5-k64-3x3-s2-p1", (1, 64, 3, 5), 64, (3, 3), "bfloat16", layout="NHWC", stride=2, padding=1, groups=16)
+    t.case("groups16-nhwc-2x128x3x4-k128-2x3-p1", (2, 128, 3, 4), 128, (2, 3), "float16", layout="NHWC", padding=1, groups=16)
+    t.case("groups32-last-1x64x3x4-k64-3x2", (1, 64, 3, 4), 64, (3, 2), "bfloat16", groups=32, mode="convolution",
+           lay={"x": {"order": (0, 2, 3, 1)}, "w": {"order": (0, 2, 3, 1)}, "y": {"order": (0, 2, 3, 1)}})
     t.case("groups4-3d-nhwc-1x16x3x4x3-k16-2x3x3-p1", (1, 16, 3, 4, 3), 16, (2, 3, 3), "bfloat16", layout="NHWC", padding=1, groups=4)
     t.case("groups8-1d-nhwc-2x32x19-k32-r3-p1", (2, 32, 19), 32, (3,), "float16", layout="NHWC", padding=1, groups=8)
     t.case("depthwise-2x12x6x5-3x3-p1", (2, 12, 6, 5), 12, (3, 3), padding=1, groups=12)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...device import cuda, device_function, f32, i32, i64, jit, u32
-from ...device.dependent import launch_dependent_grids
+from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ...device.epilogue import EpilogueSpec
 from ...device.groups import make_reader
 from ...device.index import ceil_div, ceil_divide, divide_remainder, divmod_unsigned
@@ -53,7 +53,7 @@ class Coordinates(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """What the kernels are compiled for; `vector` is 4 or 2."""
+    """What the kernels are compiled for; `vector` is 4 or 2; `low`: the image has few rows."""
     dtype: str
     rows: Axis
     columns: Axis
@@ -68,6 +68,7 @@ class Rows:
     residual_step: int
     epilogue: EpilogueSpec
     blocks: int
+    low: int = 0
 
     @property
     def threads(self):
@@ -114,8 +115,9 @@ class Rows:
 
     @property
     def skips(self):
-        """Whether the arithmetic of rows of zeros is left out, which a large filter reads above and below each image."""
-        return self.depth > 3
+        """Whether the steps of rows of zeros are left out, which a large filter reads above and below each image, and any filter of a low
+        one."""
+        return self.depth > 3 or self.low > 0
 
     @property
     def turns(self):
@@ -294,6 +296,9 @@ def rows_kernel(body, most_taps):
             for s in range(STAGES):
                 mbarrier_init(full + u32(8 * s), 1)
             fence_mbarrier_init()
+        launch_dependent_grids()  # what follows may begin, and wait, as soon as there is room
+        wait_for_previous_grid()
+        if tid == 0:
             for s in range(STAGES):
                 if s < end - begin:
                     mbarrier_arrive_expect(full + u32(8 * s), BYTES)
@@ -462,6 +467,7 @@ def rows_sums_kernel(body):
             for s in range(STAGES):
                 mbarrier_init(full + u32(8 * s), 1)
             fence_mbarrier_init()
+        wait_for_previous_grid()
         ahead, here = cuda.local.array(7, i32), cuda.local.array(7, i32)
         begin_task(ahead, split, layout)
         begin_task(here, split, layout)

@@ -18,6 +18,7 @@ VECTOR, FEW = 4, 2    # channels of a thread, and of one with many taps
 MANY_TAPS = 16
 REGISTERS = 208       # per thread
 UNROLLED = 1000       # multiply-adds per step
+LOW = 16              # rows of an image of which a block has all, zeros above and below it
 IN_FLIGHT = 96 * 1024  # bytes of rows in flight per multiprocessor
 
 
@@ -89,11 +90,11 @@ def _body(p, config):
     r, s = p.filter[1:]
     rows, shift_h = make_axis(r, p.strides[1], p.dilations[1], p.pads_before[1], backward, p.strides[1] if backward else 1)
     columns, shift_w = make_axis(s, p.strides[2], p.dilations[2], p.pads_before[2], backward, config.tw)
-    _, _, _, result, strides, _ = roles(p)
+    _, _, (_, height, _), result, strides, _ = roles(p)
     words = access_words(result, config.vector, rest(strides, True))
     residual_words = access_words(p.residual, config.vector, rest(p.residual_strides, True)) if p.residual else 0
     body = Rows(p.dtype, rows, columns, int(p.flip), config.vector, config.groups, config.strips, config.stages, words, residual_words,
-                strides[-1], p.residual_strides[-1], p.epilogue, config.blocks)
+                strides[-1], p.residual_strides[-1], p.epilogue, config.blocks, int(p.op != "conv_bwd_filter" and r > 1 and height <= LOW))
     return body, shift_h, shift_w
 
 
@@ -124,7 +125,8 @@ def row_configs(p, device):
     step = p.strides[2] if p.op == "conv_bwd_data" else 1
     found, shared = [], device.shared_per_sm * 7 // 8
     vectors = (VECTOR, FEW) if p.taps > MANY_TAPS else (VECTOR,)
-    for vector, tw in itertools.product(vectors, dict.fromkeys(ceil_div(t, step) * step for t in (4, 2))):
+    strips = (4, 2, 1) if width <= LOW // 2 else (4, 2)
+    for vector, tw in itertools.product(vectors, dict.fromkeys(ceil_div(t, step) * step for t in strips)):
         ranked = []
         for groups, strips in _shapes(p, width, tw, vector):
             body = _body(p, RowsConfig(tw, groups, strips, 1, 1, vector))[0]
@@ -225,7 +227,7 @@ def row_estimate(p, device, config):
     step += outputs * (COST.filter_output if p.op == "conv_bwd_filter" else COST.output)
     waves = lines * body.threads / (device.sms * 128 * device.clock_hz)
     all_blocks = p.n * parts * tiles_w * tiles_h
-    tail = max(1.0, device.sms * body.blocks / all_blocks) * ceil_div(all_blocks, device.sms) * device.sms / all_blocks
+    tail = ceil_div(all_blocks, device.sms) * device.sms / all_blocks
     halo = body.width / (body.strips * body.hop) * (steps + body.depth - 1) / steps
     memory = (p.bytes + COST.halo * (halo - 1) * source.nbytes) / (COST.rate * device.bandwidth)
     if parts > 1 and body.channels * p.x.itemsize % 32:  # blocks share sectors of the memory
@@ -262,7 +264,7 @@ def row_launch(p, device, config):
                  Argument(p.scalar_type, "alpha"), Argument(p.scalar_type, "beta"), _int(p.w_strides[0]),
                  _int(p.w_strides[-1] if p.taps > 1 else 1))
     return Launch(rows_kernel(body, p.taps), (p.n * parts * tiles_w * tiles_h, 1, 1), (body.threads, 1, 1), arguments,
-                  shared=config.stages * body.source_bytes + 128)
+                  shared=config.stages * body.source_bytes + 128, dependent=True)
 
 
 def row_sums_launch(p, device, config):
@@ -275,4 +277,4 @@ def row_sums_launch(p, device, config):
                  *(Argument(Divisor, divisor(n)) for n in (parts, tiles_w, tiles_h)), _int(p.c), _int(shift_h), _int(shift_w),
                  _int(p.out[1]), _int(p.image[1]), _int(p.k * p.taps))
     return splits, Launch(rows_sums_kernel(body), (parts * splits, 1, 1), (body.threads, 1, 1), arguments,
-                          shared=config.stages * (body.source_bytes + body.gradient_bytes) + 128)
+                          shared=config.stages * (body.source_bytes + body.gradient_bytes) + 128, dependent=True)

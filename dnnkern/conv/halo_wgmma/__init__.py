@@ -6,7 +6,7 @@ image is loaded once with its halo, and the filters stay in shared memory (`kern
 
 Backward data is the same with dy as the image, taps in the opposite order, and the filter in its own layout. For 16-bit types, channels
 last, stride 1, and filters that leave room for tiles: with 64 output channels, 3x3 taps of 128 input channels; with 32, twice as many, or
-3x3x3 taps of 64. More output channels are divided among blocks.
+3x3x3 taps of 64. More output channels are divided among blocks. So are groups of up to 64 channels, whole blocks of 64 (`kernel`).
 """
 import math
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ from ...host.tensormap import TensorMap
 from .._prologue import making_of_image, prologue_refusal
 from .._states import states_of
 from .._taps import roles
-from .kernel import CHANNELS, WIDE, Body, Source, Tiles, halo_kernel
+from .kernel import CHANNELS, WIDE, Body, GroupFilters, Source, Tiles, halo_kernel
 
 COST, WGMMA = constants("conv/halo"), constants("engine/hopper")
 
@@ -50,8 +50,9 @@ class Config:
 
 
 def _channels(p):
-    """Channels of the source and of the result."""
-    return (p.c, p.k) if p.op == "conv_fwd" else (p.k, p.c)
+    """Channels that are summed over, of all groups of a block, and those of the result."""
+    source, result = (p.c, p.k) if p.op == "conv_fwd" else (p.k, p.c)
+    return (CHANNELS if p.groups > 1 else source), result
 
 
 @remembered
@@ -59,7 +60,7 @@ def _body(p, config):
     total = _channels(p)[0]
     body = Body(p.dtype, p.filter, p.dilations, ceil_div(total, CHANNELS), min(4, ceil_div(total, 16)), config.columns, config.lines,
                 config.consumers, config.stages, (p.op == "conv_bwd_data") != bool(p.flip), "k" if p.op == "conv_fwd" else "mn", p.epilogue,
-                *_given(p), **_made(p))
+                *_given(p), **_made(p), group=p.c_group if p.groups > 1 else 0)
     with_boxes = replace(body, by_ring=True)
     fits = body.staged is not None and _pixels_apart(_addend(p, body.staged)[2], (p.n, *roles(p)[-1])) > 0
     return with_boxes if fits and with_boxes.shared <= MOST_SHARED else body
@@ -108,15 +109,17 @@ def _map_refusal(name, tensor, strides, sizes):
 
 
 def supports(problem):
-    """16-bit types, channels last, stride 1, one group, filters that fit into shared memory."""
+    """16-bit types, channels last, stride 1, one group or small ones, filters that fit into shared memory."""
     p = problem
     if p.dtype not in ("float16", "bfloat16") or p.w.dtype != p.dtype or p.output.dtype not in ("float16", "bfloat16"):
         return f"{p.dtype}, filter {p.w.dtype}, result {p.output.dtype}; expected 16-bit floats"
     reason = prologue_refusal(p) or p.x.itemsize != 2 and f"an image of {p.x.dtype}, which is made of 16 bits in place"
     if reason:
         return reason
-    if p.groups > 1 or p.strides != (1, 1, 1):
-        return f"{p.groups} groups, stride {p.stride}; expected one group and stride 1"
+    if p.strides != (1, 1, 1):
+        return f"stride {p.stride}; expected 1"
+    if p.groups > 1 and (reason := _groups_refusal(p)):
+        return reason
     if p.taps == 1:
         return "a filter of one tap: no pixel is read twice, and blocks of 64 channels would each read all; see implicit_gemm_wgmma"
     total, columns = _channels(p)
@@ -129,7 +132,7 @@ def supports(problem):
     source, source_strides, sizes, result, result_strides, result_sizes = roles(p)
     reason = (_map_refusal("the image", source, source_strides, (p.n, *sizes))
               or _map_refusal("the result", result, result_strides, (p.n, *result_sizes))
-              or _map_refusal("w", p.w, p.w_strides, (p.k, *p.filter)))
+              or p.groups == 1 and _map_refusal("w", p.w, p.w_strides, (p.k, *p.filter)))
     if reason:
         return reason
     pixels = p.n, *result_sizes
@@ -149,6 +152,22 @@ def supports(problem):
     return states_refusal(states_of(p, 1), 64, 32)
 
 
+def _groups_refusal(p):
+    """Why groups cannot be blocks of one matrix, or None."""
+    if p.c_group != p.k_group or p.c_group not in (2, 4, 8, 16, 32, 64) or p.c % CHANNELS:
+        return (f"{p.groups} groups of {p.c_group} channels and {p.k_group} filters; expected equal ones of 2, 4, 8, 16, 32 or 64, and whole "
+                f"blocks of {CHANNELS} channels")
+    if p.prologue_a is not None or p.reductions:
+        return f"{p.groups} groups beside an image that a program makes, or reductions"
+    k, c, t, r, s = p.w_strides
+    _, high, wide = p.filter
+    if c != 1 or k % 2 or s % 2 or p.w.alignment % 4 or p.filter[0] > 1 and t != high * wide * s or high > 1 and r != wide * s:
+        return f"pairs of channels, or evenly spaced taps, are not where filters of groups have them: strides {p.w_strides}"
+    if p.k * abs(k) >= 2 ** 31:
+        return f"{p.k} filters {k} elements apart; the limit is 2**31"
+    return None
+
+
 def _states(p, config, device):
     """`PixelStates` of which each block has a part."""
     return states_of(p, _blocks(p, config, device)[0])
@@ -162,7 +181,8 @@ def _operand_steps(p):
 def _fitting(p, most):
     total, columns = _channels(p)
     steps = ceil_div(total, CHANNELS) * p.filter[0]
-    found = [Config(width, *shape) for width in (64, 32) if width == 32 or columns > 32 for shape in SHAPES]
+    widths = (64,) if p.groups > 1 else (64, 32)
+    found = [Config(width, *shape) for width in widths if width == 32 or columns > 32 for shape in SHAPES]
     if stores_aside(p.epilogue) and p.program.inputs:  # of more the addresses of a program's matrices are spilled
         found = [c for c in found if c.lines == 8 and c.consumers <= 3]
     return [c for c in found if c.stages >= min(steps, 2) and _body(p, c).shared <= most]
@@ -224,6 +244,12 @@ def _map(name, tensor, strides, sizes, box):
     return Argument("tensormap", name, spec=TensorMap(tensor.dtype, sizes, (*outer, 1), box, box[-1] * tensor.itemsize))
 
 
+def _group_filters(p):
+    """The kernel parameter of filters that the consumers read."""
+    k, _, _, _, s = p.w_strides
+    return Argument(GroupFilters, GroupFilters(Argument("uint16*", "w"), k, s if p.taps > 1 else 2))
+
+
 def build(problem, device, config):
     """One launch, and one that ends reductions."""
     p, body = problem, _body(problem, config)
@@ -237,7 +263,9 @@ def build(problem, device, config):
 
     def map_of_results(name, tensor, strides):
         return _map(name, tensor, strides, (p.n, *result_sizes, columns), (1, 1, 8, WIDE, width))
-    arguments = (_map("x" if forward else "y", source, source_strides, (p.n, *sizes, total), (1, 1, *body.box, CHANNELS)),
+    arguments = (_map("x" if forward else "y", source, source_strides, (p.n, *sizes, p.c if forward else p.k),
+                      (1, 1, *body.box, CHANNELS)),
+                 _group_filters(p) if p.groups > 1 else
                  _map("w", p.w, p.w_strides, (p.k, *p.filter, p.c), (width, 1, 1, 1, CHANNELS) if forward else (CHANNELS, 1, 1, 1, width)),
                  map_of_results(p.output_name, result, result_strides),
                  map_of_results(*_addend(p, body.staged)) if body.by_ring else NOTHING,

@@ -11,6 +11,10 @@ A block loads its filters once, all taps of them, and walks over its tiles. Each
 stages, so while one stores its results, through the stage that held its pixels, the others multiply. An array that the epilogue adds comes
 by TMA too, to a box of the warpgroup's own: a tile's is loaded when the pixels of its next tile are, if those have a stage by then.
 
+Of groups of up to 64 channels, those that are in one step make a tile's columns together: their filters are written to shared memory as
+blocks on the diagonal of one matrix, with zeros between them. The zeros cost nothing: a product waits for its left operand, whatever its
+columns.
+
 An image that a program makes is made in the stage, once for all taps: pixels of the padding, which TMA filled with zeros, are left alone.
 
 Reductions of the results are made of a tile's sums when its stage has been given back; a warp keeps the states of its channels from tile to
@@ -22,6 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...device import cuda, device_function, f32, i32, jit, u32
+from ...device._parameters import structure
 from ...device.barrier import barrier_sync
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ...device.cp_async import commit_copies, wait_copies
@@ -31,7 +36,7 @@ from ...device.mbarrier import fence_async_shared, fence_mbarrier_init
 from ...device.pipeline import PipelineState, make_pipeline
 from ...device.unroll import unrolled
 from ...device.tma import bulk_commit, make_bulk_wait_read, prefetch_tensor_map, tensor_map_address, tma_load_5d, tma_store_5d
-from ...device.vec import address, load_shared_4u32, shared_address, store_shared_4u32
+from ...device.vec import address, advance, as_u32, load_shared_4u32, shared_address, store_shared_4u32
 from ...device.warp import elect, uniform
 from ...device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
 from ...engine.hopper import ROW, boxes_descriptor
@@ -44,6 +49,7 @@ if TYPE_CHECKING:
 
 WIDE, CHANNELS = 8, 64  # pixels of a tile's line; input channels of a step
 BARRIERS = 256          # bytes
+WHOLE = 5               # the barrier of all consumers; those below are one's own
 BEYOND = 2 ** 31 - 1    # the row of a pixel outside the result
 
 
@@ -55,7 +61,8 @@ class Body:
     a block, 4 unless its only block has fewer; `reverse`: the first tap reads the last pixel; `major`: the filter's contiguous dimension,
     "k" for input channels, "mn" for output channels; `staged`: what the epilogue reads through shared memory, see `staged_addend`;
     `pairs`: what it reads in pairs of columns, see `paired_columns`; `by_ring`: what is staged has boxes of its own, otherwise the threads
-    copy it to the stage; `made`: what the image is made of, with the operands that come in pairs of channels.
+    copy it to the stage; `made`: what the image is made of, with the operands that come in pairs of channels;
+    `group`: channels of a group, where there are several.
     """
     dtype: str
     taps: tuple
@@ -74,6 +81,7 @@ class Body:
     by_ring: bool = False
     made: "Made | None" = None
     made_pairs: tuple = ()
+    group: int = 0
 
     def __post_init__(self):
         steps = self.taps[0] * self.blocks
@@ -122,6 +130,10 @@ class Source(NamedTuple):
     channels: i32
 
 
+GroupFilters = structure("GroupFilters", ("uint16*", "int32", "int32"))
+"""The filters of groups, and elements from one to the next, and from tap to tap."""
+
+
 class Tiles(NamedTuple):
     """Tiles of a plane and of a line of tiles, planes of an image; leading padding along d, h, w."""
     plane: Divisor
@@ -155,6 +167,34 @@ def _make_pixels(body):
                     store_shared_4u32(to, word(x0, first, 0, c, 0, operands), word(x2, second, 0, c + 2, 0, operands),
                                       word(x4, third, 0, c + 4, 0, operands), word(x6, fourth, 0, c + 6, 0, operands))
     return make
+
+
+@functools.cache
+def _make_spread(body):
+    """Device function ``spread(filters, given, first, thread)``: the `GroupFilters` of 64 channels from `first` on as blocks on the diagonal
+    of each tap's matrix, by the threads of all consumers. Host function."""
+    ALL, PART, GROUP, THREADS, REVERSE = math.prod(body.taps), body.columns * ROW, body.group, 128 * body.consumers, body.reverse
+    PIECES = body.columns * ROW // 16
+
+    @device_function
+    def write(i, s):
+        at, source, tap_step, row, c = s
+        tap = ALL - 1 - i if REVERSE else i
+        words, of_tap = cuda.local.array(4, u32), as_u32(advance(source, tap * tap_step))
+        for k in range(4):
+            inside = (row ^ (c + 2 * k)) < GROUP  # a power of two
+            words[k] = of_tap[(c + 2 * k & GROUP - 1) >> 1] if inside else u32(0)
+        store_shared_4u32(at + u32(i * PART), words[0], words[1], words[2], words[3])
+    write_all = unrolled(ALL, write)
+
+    @device_function
+    def spread(filters, given, first, thread):
+        w, step, tap_step = given
+        for piece in range(thread, PIECES, THREADS):
+            row, place = piece >> 3, piece & 7
+            write_all(0, (filters + u32(row * ROW + ((place ^ (row & 7)) << 4)), advance(w, (first + row) * step), tap_step,
+                          row, place * 8))
+    return spread
 
 
 @functools.cache
@@ -218,6 +258,7 @@ def halo_kernel(body):
     CHUNKS, fetch_piece = COLUMNS // 8, make_fetch(2 * COLUMNS)  # pieces of 16 bytes in a pixel's results
     MADE, make_pixels = body.made is not None, body.made and _make_pixels(body)
     start, reduce, finish, OWN, T_OWN = _make_reductions(body)
+    GROUPED, spread, CONSUMING = body.group > 0, body.group and _make_spread(body), 128 * body.consumers
 
     @device_function
     def locate(t, tiles):
@@ -249,7 +290,7 @@ def halo_kernel(body):
                         line + 8 * tile, depth, image)
 
     @device_function
-    def produce(x_map, w_map, addend_map, filters, ring, bars, ready, arrived_bars, first, stride, first_column, count, tiles):
+    def load_filters(w_map, filters, ready, first_column):
         bar = of_filters.producer_expect(ready, of_filters.producer_start(), FILTERS)
         for d in range(T):
             for tap in range(TAPS):
@@ -262,6 +303,11 @@ def halo_kernel(body):
                         tma_load_5d(at, w_map, bar, block * CHANNELS, s, r, t, first_column)
                     else:
                         tma_load_5d(at, w_map, bar, first_column, s, r, t, block * CHANNELS)
+
+    @device_function
+    def produce(x_map, w_map, addend_map, filters, ring, bars, ready, arrived_bars, first, stride, first_column, count, tiles):
+        if not GROUPED:
+            load_filters(w_map, filters, ready, first_column)
         t, consumer, begin = first, 0, pipe.producer_start()
         if BY_RING:
             end, phase = count + LAG * stride, one_box.producer_start().phase
@@ -278,7 +324,8 @@ def halo_kernel(body):
                     rings.producer_acquire(bars, to)
                     bar = rings.producer_expect(bars, to, BOX)
                     d, block = step // BLOCKS, step % BLOCKS
-                    tma_load_5d(ring + to.stage * STAGE, x_map, bar, block * CHANNELS, column - tiles.padding_w, line - tiles.padding_h,
+                    channel = first_column if GROUPED else block * CHANNELS
+                    tma_load_5d(ring + to.stage * STAGE, x_map, bar, channel, column - tiles.padding_w, line - tiles.padding_h,
                                 depth + d * DT - tiles.padding_d, image)
                     state = pipe.next(state)
             if BY_RING:
@@ -358,7 +405,8 @@ def halo_kernel(body):
             read_columns(columns, first_column, first_column + (thread & 3) * 2, n, e)
         own = cuda.local.array(OWN, T_OWN)
         start((own,))
-        of_filters.consumer_wait(ready, of_filters.consumer_start())
+        if not GROUPED:
+            of_filters.consumer_wait(ready, of_filters.consumer_start())
         while t < count:
             plane, line, column = locate(t, tiles)
             at, read = ring, pipe.consumer_start()
@@ -393,7 +441,8 @@ def halo_kernel(body):
     def conv_halo_wgmma(x, w, y, addend, count, parts, tiles, n, high, wide, alpha, beta, bias, bias_stride, prior, prior_row, prior_column,
                         residual, residual_row, residual_column, extras, source, operands, states):
         shared = cuda.shared.array(0, u32)
-        x_map, w_map, y_map = tensor_map_address(x), tensor_map_address(w), tensor_map_address(y)
+        x_map, y_map = tensor_map_address(x), tensor_map_address(y)
+        w_map = x_map if GROUPED else tensor_map_address(w)
         addend_map = tensor_map_address(addend if BY_RING else y)
         filters = (shared_address(shared, 0) + 1023) & 0xFFFFFC00
         ring = filters + FILTERS
@@ -401,7 +450,8 @@ def halo_kernel(body):
         tid = cuda.threadIdx.x
         if tid == 0:
             prefetch_tensor_map(x_map)
-            prefetch_tensor_map(w_map)
+            if not GROUPED:
+                prefetch_tensor_map(w_map)
             of_filters.init(ready)
             rings.init(bars)
             if BY_RING:
@@ -419,6 +469,10 @@ def halo_kernel(body):
                 if elect():
                     produce(x_map, w_map, addend_map, filters, ring, bars, ready, arrived_bars, first, stride, first_column, count, tiles)
         else:
+            if GROUPED:
+                spread(filters, w, first_column, tid - 128)
+                fence_async_shared()
+                barrier_sync(WHOLE, CONSUMING)
             e = ProgramParams(alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column,
                               extras)
             consume(y_map, filters, ring, bars, ready, arrived_bars, first, stride, first_column, count, tiles, role - 1, tid & 127, n,

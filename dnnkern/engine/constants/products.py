@@ -114,8 +114,8 @@ row("conv/grouped", h200("h200-conv-fwd-grouped-float16.jsonl"),
     "s of a launch and its ends; cycles of a product (half of wgmma's rate); bytes of a fragment and of taps; bytes a clock of the L1; "
     "instructions of a warp, a row, less where unrolled, a step, a product; times as long as counted; share of halos read again; share of "
     "the memory's rate", ("start",),
-    start=6e-6, product=2.2, fragment=1024, taps=256, l1=100, warp=500, row=30, unrolled=10, step=30, issue_product=4, slower=1.4,
-    halo=0.12, rate=0.85)
+    start=6e-6, product=2.2, fragment=1024, taps=256, l1=100, warp=760, row=32, unrolled=10, step=44, issue_product=8, slower=1.75,
+    halo=0.2, rate=0.53)
 row("conv/grouped_filter", GUESSED,
     "s of a launch and its ends; cycles of a product; instructions of a unit, a thread's tile, for 512 bytes of copies; times as long as "
     "counted; cycles of a product alone, of a group of rows, of a tile; times that lines of 64 bytes are read; the L2's rate over the "
@@ -150,6 +150,13 @@ row("conv/slabs", h200("h200-conv.md"),
 row("conv/pointwise", GUESSED,
     "s of the sum's launch",
     sum_launch=2e-6)
+row("conv/pixel_columns", GUESSED,
+    "s of a launch and its ends, of a further tile; bytes a second that arrive in a multiprocessor; s of a product of a row and a column, "
+    "of a step besides",
+    start=2.6e-6, further=0.3e-6, arrives=112e9, product=1.7e-11, step=2e-8)
+row("conv/merged_groups", GUESSED,
+    "s of the launch that spreads the filters", ("spread",),
+    spread=2.5e-6)
 row("conv/winograd", h200("h200-conv-fwd-float32_3x3-float32.jsonl"),
     "s of both launches; times that the filter's transform moves it; times as long as counted: seven layers with the first tile",
     ("start", "filter"),
