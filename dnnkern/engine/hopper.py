@@ -194,11 +194,15 @@ class Factors(NamedTuple):
         Where a thread finds the factors of step k of `tile`, for rows `first_row` and `first_row` + 8 of its fragment; and of
         the step after. As pointers that move: what an address is computed from would be computed between the tensor cores' instructions,
         which wait for it.
-    read : device function (state) -> (float32, float32)
+    read : device function (state) -> (float32, float32, float32)
+        Loads alone, a step ahead of their use: whatever computes with one waits for it, and the thread's next product with that.
+    join : device function (read) -> (float32, float32)
+        The factors of both rows, of what `read` has given.
     """
     first: object
     after: object
     read: object
+    join: object
 
 
 def boxes_descriptor(width):
@@ -315,7 +319,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     release_registers, claim_registers = make_register_release(KEEP), make_register_claim(TAKE)
     drain, pipe = make_bulk_wait(0), make_pipeline(STAGES, consumers=128 // (READERS + 1) * SHARING, cluster=CLUSTER)
     load, first_of, after, STATE = loader.load, loader.first, loader.after, loader.first is not None
-    first_factors, factors_after, read_factors = factors or (None, None, None)
+    first_factors, factors_after, read_factors, join_factors = factors or (None, None, None, None)
     scalar = i32 if accumulator == "int32" else f32
     PROMOTED, FACTORS = loader.dtype in FP8, factors is not None
     FURTHER, load_addend = (addend.count, addend.load) if addend else (0, None)
@@ -405,6 +409,9 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                     total[i] = f32(0)
             if FACTORS:
                 scales = first_factors(tile, begin, top + ((thread >> 5) << 4) + ((thread & 31) >> 2), thread, out)
+                coming = f32(0), f32(0), f32(0)
+                if end > begin:
+                    coming = read_factors(scales)
             if MADE:
                 rows = first_rows(tile, top + ((thread >> 5) << 4) + ((thread & 31) >> 2), operands, kept)
             for k in range(begin, end):
@@ -415,10 +422,14 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                 make_b(ring + at + A_BYTES, tile, k, group, thread, operands)
                 if PROMOTED:
                     multiply(acc, descriptor(A_CONST, mine + at), descriptor(B_CONST, ring + at + A_BYTES), 0)
-                    if FACTORS:  # read while the tensor cores work
-                        low, high = read_factors(scales)
-                        scales = factors_after(scales, out)
+                    if FACTORS:
+                        current = coming
+                        if k + 1 < end:
+                            scales = factors_after(scales, out)
+                        coming = read_factors(scales)  # of the next step
                     wait_all(acc)
+                    if FACTORS:
+                        low, high = join_factors(current)
                     pipe.consumer_release(bars, state, thread)
                     state = pipe.next(state)
                     for i in range(SUMS // 4):

@@ -124,16 +124,23 @@ def kernel(special):
     @device_function
     def read_factors(state):
         low_scale, high_scale, both_scale = state
-        low, high = f32(1), f32(1)
+        low, high, both = f32(1), f32(1), f32(1)
         if a_blocks:
             low, high = low_scale[0], high_scale[0]
         if b_blocks:
-            low, high = low * both_scale[0], high * both_scale[0]
+            both = both_scale[0]
+        return low, high, both
+
+    @device_function
+    def join_factors(found):
+        low, high, both = found
+        if b_blocks:
+            low, high = low * both, high * both
         return low, high
     epilogue_params, corner = make_epilogue_params(spec), device_function(lambda tile: (tile.row, tile.column, tile.z))
     parameters = device_function(lambda tile, out: (epilogue_params(out, tile.z), out.n))
     product = make_product(tile, make_matrix_loader(tile, *special.operands), make_locate(tile, special.keeps), sink, spec.accumulator,
-                           Factors(first_factors, factors_after, read_factors) if a_blocks or b_blocks else None,
+                           Factors(first_factors, factors_after, read_factors, join_factors) if a_blocks or b_blocks else None,
                            addend=make_addend_stages(tile, corner, ITEMSIZE[spec.output]) if special.by_ring else None,
                            ahead=make_columns_ahead(tile, spec, special.pairs, parameters) if special.ahead else None,
                            keeps=make_kept(special))
