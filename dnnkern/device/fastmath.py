@@ -295,6 +295,26 @@ def bfloat16_tail(u):
 
 
 @device_function
+def half_odds(e):
+    """1 / (1 + e) of 0 <= e <= 1, by a minimax polynomial in place of a reciprocal: for what is rounded to float16."""
+    p = fma(e, f32(0.07170680165290833), f32(-0.32268059253692627))
+    p = fma(e, p, f32(0.6677695512771606))
+    p = fma(e, p, f32(-0.9030575156211853))
+    p = fma(e, p, f32(0.9854083061218262))
+    p = fma(e, p, f32(-0.9991334080696106))
+    return fma(e, p, f32(0.999991238117218))
+
+
+@device_function
+def bfloat16_odds(e):
+    """1 / (1 + e) of 0 <= e <= 1: for what is rounded to bfloat16."""
+    p = fma(e, f32(0.15224501490592957), f32(-0.5328575372695923))
+    p = fma(e, p, f32(0.865893542766571))
+    p = fma(e, p, f32(-0.9848349690437317))
+    return fma(e, p, f32(0.9997026324272156))
+
+
+@device_function
 def expm1_negative(x):
     """exp(x) - 1 of a float32 x <= 0: a minimax polynomial down to -1/2, below it `exp_fast`."""
     p = fma(x, f32(0.0011237151054356302), f32(0.008190002777030738))

@@ -3,6 +3,7 @@
 Whatever the offsets hold, results lie within the arrays; rows may belong to no group.
 """
 import functools
+import math
 from dataclasses import replace
 
 from ..device import cuda, device_function, i32, u32
@@ -29,9 +30,10 @@ def most_tiles(problem, bm):
 
 
 def likely_tiles(problem, bm):
-    """Tiles of `bm` rows where groups have about as many rows each."""
-    rows = ceil_div(problem.m_total, max(problem.groups, 1))
-    return min(most_tiles(problem, bm), problem.groups * ceil_div(rows, bm))
+    """Tiles of `bm` rows where groups have about as many rows each, whose last tiles are half full: one at least."""
+    groups = min(problem.groups, problem.m_total)
+    each = max(1.0, problem.m_total / max(groups, 1) / bm + 0.5 * (1 - 1 / bm))
+    return min(most_tiles(problem, bm), math.ceil(groups * each))
 
 
 @device_function

@@ -26,6 +26,7 @@ from ..device.program_batches import make_placed
 from ..device.unroll import unrolled
 from ..device.vec import advance, as_u32, load1_nc_if, load1_nc_if_into, load2_nc_if_into, load4_nc_if_into
 from ..dispatch import Algorithm
+from ..engine.ahead import make_wait_with_rows
 from ..engine.batch import make_batch_offsets
 from ..engine.constants import constants
 from ..engine.cost import Cost, overlap
@@ -40,6 +41,7 @@ from ._reduce import make_halving
 
 COST = constants("matmul/gemv")
 MOST_ROWS = 8
+AHEAD = 1 << 15  # bytes of a block's weights that are asked for while the grid before it runs
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Config:
     """m rows of x; w is read `words` 32-bit words at a time, along k or along n; x likewise, or element by element.
 
     rows, unroll, warps: see the module; `lanes`: neighbouring threads along n; `blocks` should fit on a multiprocessor; `whole`: no load
-    reaches past the end of k; `edge`: the last block's rows reach past n.
+    reaches past the end of k; `edge`: the last block's rows reach past n; `dependent`: it is launched while the grid before it runs (sm_90).
     """
     dtype: str
     dtype_w: str
@@ -64,6 +66,7 @@ class Config:
     edge: int
     batch_dims: int
     epilogue: EpilogueSpec
+    dependent: bool = False
 
     def __post_init__(self):
         if not 1 <= self.m <= MOST_ROWS or self.words not in (1, 2, 4) or not 1 <= self.warps <= 16:
@@ -290,6 +293,7 @@ def _kernel_along_k(config):
             ok = 1 if at < k else 0
         load_rows(0, advance(w, at), (w_words, u, n0, n, w_stride, ok))
     load_chunks = unrolled(U, load_chunk)
+    wait, DEPENDENT = make_wait_with_rows(R, AHEAD // R, 4 * W // E, THREADS), config.dependent
 
     @jit(launch_bounds=(THREADS, config.blocks))
     def matmul_gemv_k(x, w, y, n, k, x_stride, w_stride, y_stride, batch_sizes, batch_strides, groups, scale_x, scale_w, scale_stride,
@@ -301,6 +305,8 @@ def _kernel_along_k(config):
         n0 = group * R
         x_at, w_at, c_at, y_at = batch_offsets(z, batch_sizes, batch_strides)
         x, w = advance(x, x_at), advance(w, w_at + n0 * w_stride.n)
+        if DEPENDENT:
+            wait(w, w_stride.n, n - n0, k)
         w_words, x_words = cuda.local.array(NB, u32), cuda.local.array(NX, u32)
         acc, w_values, x_values = cuda.local.array(P2, Acc), cuda.local.array(NW, Acc), cuda.local.array(P, Acc)
         for i in range(P2):
@@ -395,6 +401,7 @@ def _kernel_along_n(config):
         w_words, w, k0, k, w_stride = s
         load_rows(0, advance(w, (k0 + u * (GROUPS * E)) * w_stride.k), (w_words, u, k0, k, w_stride))
     load_steps = unrolled(U, load_step)
+    wait, DEPENDENT = make_wait_with_rows(AHEAD // (4 * W * LANES), 1, 4 * W // E, THREADS), config.dependent
 
     @jit(launch_bounds=(THREADS, config.blocks))
     def matmul_gemv_n(x, w, y, n, k, x_stride, w_stride, y_stride, batch_sizes, batch_strides, groups, scale_x, scale_w, scale_stride,
@@ -406,8 +413,10 @@ def _kernel_along_n(config):
         n0 = group * COLUMNS
         group_n, group_k = tid & (LANES - 1), tid >> SHIFT
         x_at, w_at, c_at, y_at = batch_offsets(z, batch_sizes, batch_strides)
-        x = advance(x, x_at)
-        w = advance(w, w_at + minimum(n0 + group_n * E, n - E))
+        x, w = advance(x, x_at), advance(w, w_at)
+        if DEPENDENT:
+            wait(advance(w, n0), w_stride.k, k, n - n0)
+        w = advance(w, minimum(n0 + group_n * E, n - E))
         w_words, x_words = cuda.local.array(NB, u32), cuda.local.array(NX, u32)
         acc, w_values, x_values = cuda.local.array(P2, Acc), cuda.local.array(NW, Acc), cuda.local.array(P, Acc)
         for i in range(P2):
@@ -460,7 +469,7 @@ def _shape(problem, device):
     extent, across, along, batch = operand_strides(parts, "a")
     x_packed = int(along == 1 and widest(width, parts.a, True, (parts.k,), batch + ((across,) if extent > 1 else ())) == width)
     common = dict(dtype=parts.a.dtype, dtype_w=parts.b.dtype, m=parts.m, along_k=along_k, words=words, x_packed=x_packed,
-                  batch_dims=len(parts.batch), epilogue=parts.epilogue)
+                  batch_dims=len(parts.batch), epilogue=parts.epilogue, dependent=device.capability >= (9, 0))
     packed, fp8 = itemsize <= 2, parts.dtype in FP8
     if along_k:
         chunks = ceil_div(parts.k, 32 * width)
@@ -491,7 +500,7 @@ def build(problem, device, config):
                  Argument(BStrides, BStrides(*parts.b_strides)), Argument(YStrides, YStrides(*parts.y_strides)),
                  *parts.batch_arguments(), Argument("uint32x3", divisor(groups)), *parts.scales.arguments(),
                  *parts.epilogue_arguments(), program_argument(parts, len(parts.batch)))
-    return (Launch(kernel(config), (groups * parts.batch_size, 1, 1), (32 * config.warps, 1, 1), arguments),)
+    return (Launch(kernel(config), (groups * parts.batch_size, 1, 1), (32 * config.warps, 1, 1), arguments, dependent=config.dependent),)
 
 
 ALGORITHM = Algorithm(op="matmul", name="gemv", supports=supports, workspace=workspace, estimate=estimate, build=build, programs=True)

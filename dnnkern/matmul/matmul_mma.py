@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
-from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.epilogue import EpilogueParams, EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.program_batches import make_placed
 from ..device.scheduler import locate_in_bands
 from ..device.vec import advance, shared_address, store2, store4
 from ..dispatch import Algorithm, Note
+from ..engine.ahead import make_wait_with_rows
 from ..engine.ampere import MmaTile, make_mma_product, reduced_bytes, registers_needed, run_of, shared_bytes
 from ..engine.ampere_cost import least_seconds, product_seconds, sum_seconds
 from ..engine.ampere_fragments import ITEMSIZE, Stored
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from ..engine.prologues import Made
 
 SKINNY = 16
+AHEAD = 1 << 16  # bytes of long rows that a block brings into the L2 while the grid before it still runs
 MOST_WORKSPACE = 1 << 29
 LEAST_STAGES = 4  # of a range of k
 
@@ -231,10 +232,22 @@ def bound(problem, device):
 
 
 @functools.cache
+def _make_start(config):
+    """Device function ``start(a, row, m, stride, first, end)``: wait for the previous grid; a tile of few columns has asked for what it reads
+    first of its rows of a."""
+    if not config.dependent:
+        return device_function(lambda a, row, m, stride, first, end: None)
+    item, rows = ITEMSIZE[config.dtype], config.tile.bm
+    along = config.a.order == ALONG_K and config.tile.bn <= SKINNY and config.a.made is None
+    wait = make_wait_with_rows(rows if along else 0, AHEAD // rows, item, config.tile.threads)
+    return device_function(lambda a, row, m, stride, first, end: wait(advance(a, row * stride + first), stride, m - row, end - first))
+
+
+@functools.cache
 def kernel(config):
     """The tiles of y, a block a tile and range of k."""
     tile = config.tile
-    BM, BN, DEPENDENT = tile.bm, tile.bn, config.dependent
+    BM, BN, start = tile.bm, tile.bn, _make_start(config)
     left, right, left_loader, right_loader = stages_of(tile, config.dtype, config.a, config.b, config.edge)
     RUN = run_of(right)
     batch_offsets = make_batch_offsets(config.batch_dims)
@@ -261,17 +274,16 @@ def kernel(config):
         def matmul_mma_partial(a, b, sums, m, n, k, sam, sak, sbk, sbn, range_k, pitch, batch, sizes, strides, tiles, band_tiles, tiles_m,
                                last_rows, made_a, made_b):
             shared = cuda.shared.array(0, u32)
-            if DEPENDENT:
-                launch_dependent_grids()
-                wait_for_previous_grid()
             z, block = divide_remainder(cuda.blockIdx.x, tiles)
             row, column = locate_in_bands(block, band_tiles, tiles_m, last_rows)
             a_at, b_at, _, _ = batch_offsets(z, sizes, strides)
             s = cuda.blockIdx.y
             first = s * range_k
-            row, column = row * BM, column * BN
-            product(state_of_a(advance(a, a_at), row, m - 1, sam, sak, made_a, z, sizes),
-                    state_of_b(advance(b, b_at), column, n - 1, sbn, sbk, made_b, z, sizes), first, min(first + range_k, k), m, row,
+            end = min(first + range_k, k)
+            row, column, a = row * BM, column * BN, advance(a, a_at)
+            start(a, row, m, sam, first, end)
+            product(state_of_a(a, row, m - 1, sam, sak, made_a, z, sizes),
+                    state_of_b(advance(b, b_at), column, n - 1, sbn, sbk, made_b, z, sizes), first, end, m, row,
                     column, shared_address(shared, 0), (n, pitch, sums, (i64(s) * batch + z) * m * pitch))
         return matmul_mma_partial
 
@@ -284,17 +296,15 @@ def kernel(config):
     def matmul_mma(a, b, y, m, n, k, sam, sak, sbk, sbn, sym, syn, sizes, strides, tiles, band_tiles, tiles_m, last_rows,
                    alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride, extras, made_a, made_b, states):
         shared = cuda.shared.array(0, u32)
-        if DEPENDENT:
-            launch_dependent_grids()
-            wait_for_previous_grid()
         z, block = divide_remainder(cuda.blockIdx.x, tiles)
         row, column = locate_in_bands(block, band_tiles, tiles_m, last_rows)
         a_at, b_at, c_at, y_at = batch_offsets(z, sizes, strides)
+        row, column, a = row * BM, column * BN, advance(a, a_at)
+        start(a, row, m, sam, 0, k)
         epilogue = EpilogueParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride,
                                   placed(extras, z, sizes))
-        row, column = row * BM, column * BN
         of_sink = n, y, y_at, sym, syn, epilogue
-        product(state_of_a(advance(a, a_at), row, m - 1, sam, sak, made_a, z, sizes),
+        product(state_of_a(a, row, m - 1, sam, sak, made_a, z, sizes),
                 state_of_b(advance(b, b_at), column, n - 1, sbn, sbk, made_b, z, sizes), 0, k, m, row, column, shared_address(shared, 0),
                 (of_sink, Reducing(n, epilogue, z, states)) if REDUCES else of_sink)
     return matmul_mma

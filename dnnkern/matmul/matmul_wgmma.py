@@ -17,7 +17,7 @@ from ..dispatch import Algorithm, Note
 from ..engine.hopper import ROW, Factors, make_matrix_loader, make_product
 from ..engine.hopper_addend import fits_ring, make_addend_stages
 from ..engine.hopper_columns import columns_ahead, make_columns_ahead, paired_columns
-from ..engine.hopper_plan import (MOST_REDUCED, Config, MatmulOutput, ReducedOutput, Specialisation, addend_argument,
+from ..engine.hopper_plan import (MOST_REDUCED, TILES, TILES_OF_MATRICES, Config, MatmulOutput, ReducedOutput, Specialisation, addend_argument,
                                   least_seconds, locate_arguments, make_epilogue_params, make_kept, make_locate, make_sink, operands_of,
                                   output_arguments, pack_seconds, product_seconds, refusal, slots_of, steps_of, stored_by_tma, tile_count,
                                   tiles_for, waves_of, wgmma_dtype, y_argument)
@@ -54,7 +54,8 @@ def configs(problem, device):
     """Every tile that reads b as it lies, and has all columns of its rows where a program reduces these."""
     parts = stored_by_rows(problem)
     by_rows = has_row_steps(parts.epilogue)
-    found = tiles_for(operands_of(parts, problem.math)[1].major, problem.a.dtype, None if by_rows else problem.program)
+    found = tiles_for(operands_of(parts, problem.math)[1].major, problem.a.dtype, None if by_rows else problem.program,
+                      (*TILES, *TILES_OF_MATRICES))
     if parts.y.itemsize == 4 and problem.program is not None:
         found = [tile for tile in found if tile.sums <= MOST_REDUCED]  # beside more, what the program reads is spilled
     if parts.y.dtype in FP8 and parts.n > 64 and stored_by_tma(parts, ROW):
