@@ -68,7 +68,8 @@ def _many():
     for model, (groups, chosen, hidden, inner) in {"olmoe": (64, 8, 2048, 1024), "qwen3-30b": (128, 8, 2048, 768)}.items():
         for tokens in (2048, 4096):
             m = tokens * chosen
-            found += [Case(groups, m, 2 * inner, hidden, label=f"{model} gate and up"), Case(groups, m, hidden, inner, label=f"{model} down")]
+            found += [Case(groups, m, 2 * inner, hidden, label=f"{model} gate and up"),
+                      Case(groups, m, hidden, inner, label=f"{model} down")]
     return found
 
 

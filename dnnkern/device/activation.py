@@ -9,8 +9,9 @@ import numbers
 import sys
 
 from . import device_function, f32, f64
-from .fastmath import (BFLOAT16_FAR, HALF_FAR, bfloat16_odds, bfloat16_tail, erfc, ex2, exp, exp_fast, expm1, expm1_negative, fabs, fma, fmin,
-                       half_odds, half_tail, log1p, log1p_unit, maximum, minimum, normal_tail, product_saturated, rcp, short_tail, tanh)
+from .fastmath import (BFLOAT16_FAR, HALF_FAR, bfloat16_odds, bfloat16_tail, erfc, ex2, exp, exp_fast, expm1, expm1_negative, fabs, fma,
+                       fmin, half_odds, half_tail, log1p, log1p_unit, maximum, minimum, normal_tail, product_saturated, rcp, short_tail,
+                       tanh)
 
 PARAMETERS = {
     "identity": {},

@@ -1,13 +1,13 @@
 """Steps of 8-bit floats in the Hopper main loop: each step's products are summed by the tensor cores, the steps by the threads, in float32.
 
-Tensor cores add products of 8-bit floats with some 14 bits, however many there are, so that takes a second set of accumulators. Where scales
-change along k, a step's sums count for a factor of their own. Its parts are loaded a step ahead: what computes with a load waits for it,
-and the thread's next products with that.
+Tensor cores add products of 8-bit floats with some 14 bits, however many there are; hence a second set of accumulators. Where scales change
+along k, a step's sums count for a factor of their own. Its parts are loaded a step ahead: what computes with a load waits for it, and the
+thread's next products with that.
 """
 import functools
 from typing import NamedTuple
 
-from ..device import device_function, f32
+from ..device import device_function
 from ..device.fastmath import fma
 
 

@@ -7,7 +7,6 @@ import math
 from dataclasses import replace
 
 from ..device import cuda, device_function, i32, u32
-from ..device.index import ceil_div
 from ..device.warp import ballot, broadcast, lane_id, scan_sum
 from ..engine.roles import Roles
 

@@ -49,7 +49,7 @@ class Config:
     """m rows of x; w is read `words` 32-bit words at a time, along k or along n; x likewise, or element by element.
 
     rows, unroll, warps: see the module; `lanes`: neighbouring threads along n; `blocks` should fit on a multiprocessor; `whole`: no load
-    reaches past the end of k; `edge`: the last block's rows reach past n; `dependent`: it is launched while the grid before it runs (sm_90).
+    reaches past the end of k; `edge`: the last block's rows reach past n; `dependent`: launched while the grid before it runs (sm_90).
     """
     dtype: str
     dtype_w: str

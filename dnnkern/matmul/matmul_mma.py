@@ -233,8 +233,8 @@ def bound(problem, device):
 
 @functools.cache
 def _make_start(config):
-    """Device function ``start(a, row, m, stride, first, end)``: wait for the previous grid; a tile of few columns has asked for what it reads
-    first of its rows of a."""
+    """Device function ``start(a, row, m, stride, first, end)``: wait for the previous grid; a tile of few columns has asked for what it
+    reads first of its rows of a."""
     if not config.dependent:
         return device_function(lambda a, row, m, stride, first, end: None)
     item, rows = ITEMSIZE[config.dtype], config.tile.bm

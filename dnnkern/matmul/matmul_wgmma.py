@@ -17,10 +17,10 @@ from ..dispatch import Algorithm, Note
 from ..engine.hopper import ROW, make_matrix_loader, make_product
 from ..engine.hopper_addend import fits_ring, make_addend_stages
 from ..engine.hopper_columns import columns_ahead, make_columns_ahead, paired_columns
-from ..engine.hopper_plan import (MOST_REDUCED, TILES, TILES_OF_MATRICES, Config, MatmulOutput, ReducedOutput, Specialisation, addend_argument,
-                                  least_seconds, locate_arguments, make_epilogue_params, make_kept, make_locate, make_sink, operands_of,
-                                  output_arguments, pack_seconds, product_seconds, refusal, slots_of, steps_of, stored_by_tma, tile_count,
-                                  tiles_for, waves_of, wgmma_dtype, y_argument)
+from ..engine.hopper_plan import (MOST_REDUCED, TILES, TILES_OF_MATRICES, Config, MatmulOutput, ReducedOutput, Specialisation,
+                                  addend_argument, least_seconds, locate_arguments, make_epilogue_params, make_kept, make_locate,
+                                  make_sink, operands_of, output_arguments, pack_seconds, product_seconds, refusal, slots_of, steps_of,
+                                  stored_by_tma, tile_count, tiles_for, waves_of, wgmma_dtype, y_argument)
 from ..engine.hopper_promoted import Factors
 from ..engine.hopper_stores import aside_seconds, boxed_output, staged_addend
 from ..engine.programs import NOTHING, operand_names, read_operands
