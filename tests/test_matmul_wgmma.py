@@ -24,7 +24,7 @@ from dnnkern.engine.hopper_stores import make_boxed_store, staged_addend
 from dnnkern.matmul._parse import parse_problem
 from dnnkern.engine.roles import stored_by_rows
 from dnnkern.engine.hopper_plan import (TILES, TILES_OF_MATRICES, Config, locate_arguments, make_locate, operands_of, product_seconds,
-                                         steps_of, tiles_for)
+                                        steps_of, tiles_for)
 
 H200 = Device(index=0, name="H200", capability=(9, 0), arch="sm_90a", sms=132, shared_per_block=232448, shared_per_sm=233472,
               registers_per_sm=65536, l2_bytes=50 << 20, clock_hz=1.98e9, bandwidth=4.2e12, memory=1 << 37)

@@ -172,7 +172,8 @@ def pack_launch(name, tensor, matrices, rows, k, strides, offset, more=0):
     if by_rows(matrices, rows, k, strides):
         parts, groups = ceil_div(k, 512 // tensor.itemsize), ceil_div(rows + more, ROWS)
         arguments = (Argument(pointer, name), Argument(pointer, "workspace", offset=offset), Argument("int32", rows + more),
-                     Argument("int32", rows), Argument("int32", k), Argument("int64", row_stride), Argument("int64", batch_stride), Argument("int32", pitch_of(k, tensor.itemsize)),
+                     Argument("int32", rows), Argument("int32", k), Argument("int64", row_stride), Argument("int64", batch_stride),
+                     Argument("int32", pitch_of(k, tensor.itemsize)),
                      Argument("int64", (matrices - 1) * batch_stride + (rows - 1) * row_stride + k), Argument("int32", matrices),
                      Argument("uint32x3", divisor(parts * groups)), Argument("uint32x3", divisor(parts)))
         return Launch(rows_kernel(tensor.itemsize), (ceil_div(parts * groups * matrices, THREADS // 32), 1, 1), (THREADS, 1, 1), arguments)

@@ -53,7 +53,8 @@ class Copy:
 def _copies(parts):
     """(the product's parts as their copies have them, the `Copy` of a and of b)."""
     found, strides, tensors, k = [], [], [], ceil_div(parts.k, PER) * PER
-    for which, tensor, (across, along), extent in (("a", parts.a, parts.a_strides, parts.m), ("b", parts.b, parts.b_strides[::-1], parts.n)):
+    for which, tensor, (across, along), extent in (("a", parts.a, parts.a_strides, parts.m),
+                                                   ("b", parts.b, parts.b_strides[::-1], parts.n)):
         name = parts.names["ab".index(which)]
         if access(parts, which, PER)[0] == ALONG_K:
             found.append(Copy(name, tensor, extent, parts.k, across, 0))
