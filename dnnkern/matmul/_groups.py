@@ -29,9 +29,13 @@ def most_tiles(problem, bm):
 
 
 def likely_tiles(problem, bm):
-    """Tiles of `bm` rows where groups have about as many rows each, whose last tiles are half full: one at least."""
-    groups = min(problem.groups, problem.m_total)
-    each = max(1.0, problem.m_total / max(groups, 1) / bm + 0.5 * (1 - 1 / bm))
+    """Tiles of `bm` rows where each row chooses its group at random, so that groups' sizes are about normal."""
+    groups = max(min(problem.groups, problem.m_total), 1)
+    rows = problem.m_total / groups
+    deviation, each, edge = math.sqrt(2 * rows), 1.0, bm  # a group has one tile, and a further one for each edge that it reaches over
+    while edge < rows + 4 * deviation:
+        each += 0.5 * math.erfc((edge - rows) / deviation)
+        edge += bm
     return min(most_tiles(problem, bm), math.ceil(groups * each))
 
 

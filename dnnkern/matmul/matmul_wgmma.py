@@ -22,7 +22,7 @@ from ..engine.hopper_plan import (MOST_REDUCED, TILES, TILES_OF_MATRICES, Config
                                   make_sink, operands_of, output_arguments, pack_seconds, product_seconds, refusal, slots_of, steps_of,
                                   stored_by_tma, tile_count, tiles_for, waves_of, wgmma_dtype, y_argument)
 from ..engine.hopper_promoted import Factors
-from ..engine.hopper_stores import aside_seconds, boxed_output, staged_addend
+from ..engine.hopper_stores import activation_seconds, aside_seconds, boxed_output, staged_addend
 from ..engine.programs import NOTHING, operand_names, read_operands
 from ..engine.roles import has_row_steps, store_width, stored_by_rows
 from ..engine.row_tiles import row_refusal, row_seconds
@@ -83,7 +83,8 @@ def estimate(problem, device, config):
     states = states_bytes(parts, WARP_ROWS, tile.bn)
     tiles = tile_count(parts, tile) * tile.cluster
     rows = row_seconds(parts.epilogue, tile, waves_of(tiles, device.sms * tile.blocks), device)
-    beside = states_seconds(states, device) + aside_seconds(problem, tile, device, wide=1) + rows + pack_seconds(operands, device)
+    beside = (states_seconds(states, device) + activation_seconds(problem, tile, device) + aside_seconds(problem, tile, device, wide=1)
+              + rows + pack_seconds(operands, device))
     return beside + product_seconds(
         problem, tile, device, tiles, steps_of(parts.k, parts.a.itemsize), parts.m,
         (columns - 1) * parts.a.nbytes, all(x.crosses for x in operands), columns * tile.bn / parts.n if columns > 1 else 1.0)
@@ -103,34 +104,24 @@ def kernel(special):
     a_blocks, b_blocks = special.blocks
 
     @device_function
-    def first_factors(tile, k, first_row, thread, out):
+    def find_factors(tile, first_row, out):
         low, high, both, strides = out.scale_a, out.scale_a, out.scale_b, out.scale_strides
         if a_blocks:
-            row = tile.row + first_row
-            last = out.m - 1
-            low = advance(out.scale_a, min(row, last) * strides.a_row + k * strides.a_block)
-            high = advance(out.scale_a, min(row + 8, last) * strides.a_row + k * strides.a_block)
+            row, last = tile.row + first_row, out.m - 1
+            low = advance(out.scale_a, min(row, last) * strides.a_row)
+            high = advance(out.scale_a, min(row + 8, last) * strides.a_row)
         if b_blocks:
-            both = advance(out.scale_b, k * strides.b_block + (tile.column >> 7) * strides.b_column)
+            both = advance(out.scale_b, (tile.column >> 7) * strides.b_column)
         return low, high, both
 
     @device_function
-    def factors_after(state, out):
-        low, high, both = state
-        if a_blocks:
-            low, high = advance(low, out.scale_strides.a_block), advance(high, out.scale_strides.a_block)
-        if b_blocks:
-            both = advance(both, out.scale_strides.b_block)
-        return low, high, both
-
-    @device_function
-    def read_factors(state):
+    def read_factors(state, k, out):
         low_scale, high_scale, both_scale = state
         low, high, both = f32(1), f32(1), f32(1)
         if a_blocks:
-            low, high = low_scale[0], high_scale[0]
+            low, high = low_scale[k * out.scale_strides.a_block], high_scale[k * out.scale_strides.a_block]
         if b_blocks:
-            both = both_scale[0]
+            both = both_scale[k * out.scale_strides.b_block]
         return low, high, both
 
     @device_function
@@ -142,7 +133,7 @@ def kernel(special):
     epilogue_params, corner = make_epilogue_params(spec), device_function(lambda tile: (tile.row, tile.column, tile.z))
     parameters = device_function(lambda tile, out: (epilogue_params(out, tile.z), out.n))
     product = make_product(tile, make_matrix_loader(tile, *special.operands), make_locate(tile, special.keeps), sink, spec.accumulator,
-                           Factors(first_factors, factors_after, read_factors, join_factors) if a_blocks or b_blocks else None,
+                           Factors(find_factors, read_factors, join_factors) if a_blocks or b_blocks else None,
                            addend=make_addend_stages(tile, corner, ITEMSIZE[spec.output]) if special.by_ring else None,
                            ahead=make_columns_ahead(tile, spec, special.pairs, parameters) if special.ahead else None,
                            keeps=make_kept(special))

@@ -18,6 +18,10 @@ row("engine/hopper_aside", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/resu
     "times that memory would need, while nothing is multiplied, for a program's matrices which threads load and store themselves; for "
     "float32 ones that are loaded ahead by boxes (h100-product-residuals.jsonl)", ("boxes",),
     aside=3.2, boxes=1.0)
+row("matmul/wgmma_epilogue", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/results/h100-weak-spots-mm.jsonl"),
+    "instructions of an activation that are hidden; times that memory would need for c while nothing is multiplied, and where tiles take "
+    "turns",
+    free=8, c=0.6, c_in_turns=1.4)
 row("engine/program_epilogue", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/results/h100-compile.jsonl"),
     "warps that hide what functions at the end of a tile wait for; as many as a kernel by mma.sync is as if it had; instructions of an "
     "element that are hidden; times as many where results are reduced, too; share that shows where tiles take turns",
@@ -44,9 +48,10 @@ row("matmul/textbook", h200("h200-matmul-ladder-bfloat16.jsonl"),
 row("matmul/naive", h200("h200-matmul-ladder-bfloat16.jsonl"),
     "s of a launch and its ends; cycles of a step's chain; bytes a clock of the L1; threads of a multiprocessor", ("start",),
     start=4e-6, chain=30, l1=16, resident=2048)
-row("matmul/grouped", GUESSED,
-    "cycles to search 32 groups, in the kernels of tiles and of wgmma",
-    search=800, wgmma_search=300)
+row("matmul/grouped", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/results/h100-weak-spots-mm.jsonl"),
+    "cycles to search 32 groups, in the kernels of tiles and of wgmma; s that show of a byte that tiles of wgmma read from the L2",
+    ("search", "wgmma_search"),
+    search=800, wgmma_search=300, l2=1.1e-14)
 row("matmul/split_k", GUESSED,
     "s of the sum's launch",
     sum_launch=2.5e-6)
