@@ -25,6 +25,7 @@ short_tail       the same, the first with relative error 2**-16 + a*a 2**-23, in
 half_tail        for 0 <= u <= 1 with a = 6u, 6 erfc(a/sqrt(2))/2, relative error 2**-17; where a times the tail is below 2**-14,
                  absolute error 2**-31 of that product. 7 instructions
 bfloat16_tail    for 0 <= u <= 1 with a = 13.25u, 13.25 erfc(a/sqrt(2))/2, relative error 2**-12; 0 from a = 13.2 on. 9 instructions
+half_odds        1/(1 + e) for 0 <= e <= 1, relative error 2**-16.5; bfloat16_odds 2**-11.5
 fma              a*b + c rounded once, float32 and float64
 fmax, fmin       the other operand where one is NaN
 maximum ...      NaN where one is NaN; integers too

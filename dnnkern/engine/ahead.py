@@ -10,9 +10,26 @@ from ..device.vec import advance, prefetch_l2
 LINE = 128  # bytes of the L2
 
 
+@device_function
+def _begin():
+    launch_dependent_grids()
+    wait_for_previous_grid()
+
+
+def make_begin(dependent):
+    """Device function ``begin()``: wait for the previous grid, if the launch is dependent. Host function."""
+    return _begin if dependent else _nothing
+
+
+@device_function
+def _nothing():
+    return None
+
+
 @functools.cache
 def make_wait_with_rows(rows, nbytes, itemsize, threads):
-    """Device function ``wait(p, stride, count, length)``: wait for the previous grid, having asked for a block's first rows. Host function.
+    """Device function ``wait(p, stride, count, length)``: wait for the previous grid, having asked for a block's first rows, if any. Host
+    function.
 
     Of `rows` rows, `stride` elements apart from pointer `p` on, the first `nbytes` bytes each, by all `threads` threads; there are `count`
     rows of `length` elements.

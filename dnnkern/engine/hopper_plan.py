@@ -72,7 +72,7 @@ class Specialisation:
     epilogue: EpilogueSpec
     by_tma: bool
     vector: bool
-    blocks: tuple = (False, False)  # whether a's and b's scales are by block
+    blocks: tuple = (False, False, False)  # whether a's and b's scales are by block; four of a's along k are one load
     staged: str | int | None = None
     pairs: tuple = ()
     by_ring: bool = False

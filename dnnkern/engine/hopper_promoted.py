@@ -1,18 +1,19 @@
 """Steps of 8-bit floats in the Hopper main loop: each step's products are summed by the tensor cores, the steps by the threads, in float32.
 
 Tensor cores add products of 8-bit floats with some 14 bits, however many there are; hence a second set of accumulators. Where scales change
-along k, a step's sums count for a factor of their own. The four lanes that have the same rows of a fragment load those of four steps, one
-each, while the four steps before are computed, and hand them round: one step's at a time would be four times the lines of the L1, which
-wgmma reads its operands through.
+along k, a step's sums count for a factor of their own. The four lanes that have the same rows of a fragment load those of sixteen steps,
+four each, while the sixteen before are computed, and hand them round: every line of the L1 that loads touch takes two cycles from wgmma,
+which reads its operands by the same way.
 """
 import functools
 from typing import NamedTuple
 
 from ..device import cuda, device_function, f32
-from ..device.fastmath import fma, minimum
+from ..device.fastmath import fma
 from ..device.warp import broadcast
 
-TOGETHER = 4  # steps, and lanes that have the same rows
+LANES = 4  # that have the same rows
+EACH = 4   # steps whose factors a lane loads
 
 
 class Factors(NamedTuple):
@@ -20,10 +21,11 @@ class Factors(NamedTuple):
 
     find : device function (tile, first_row, out) -> state
         Where the factors are of the steps of `tile`, for rows `first_row` and `first_row` + 8 of a thread's fragment.
-    read : device function (state, k, out) -> (float32, float32, float32)
-        What the factors of step k are made of: loads alone.
-    join : device function (read) -> (float32, float32)
-        The factors of both rows, of what `read` has given.
+    read : device function (coming, state, k, end, out)
+        Load what the factors of `EACH` steps from k on are made of, as far as there are steps before `end`, to the local array `coming` of
+        3 * `EACH` numbers.
+    join : device function (coming, j) -> (float32, float32)
+        The factors of both rows, of step number j of those.
     """
     find: object
     read: object
@@ -59,10 +61,6 @@ def make_promoted(sums, pipe, multiply, wait_all, factors=None):
     find, read, join = factors
 
     @device_function
-    def read_ahead(coming, found, k, end, thread, out):
-        coming[0], coming[1], coming[2] = read(found, minimum(k + (thread & (TOGETHER - 1)), end - 1), out)
-
-    @device_function
     def sum_scaled(acc, total, low, high):
         for i in range(sums // 4):
             total[4 * i] = fma(acc[4 * i], low, total[4 * i])
@@ -72,29 +70,33 @@ def make_promoted(sums, pipe, multiply, wait_all, factors=None):
 
     @device_function
     def step(j, state, s):
-        acc, total, bars, k, end, stages, tile, thread, out, found, coming, low, high = s
+        acc, total, bars, k, ahead, end, stages, tile, source, thread, out, found, coming, factors = s
         if k + j < end:
             pipe.consumer_wait(bars, state)
             multiply(acc, stages, state, tile, k + j)
-            if j == 0:
-                read_ahead(coming, found, k + TOGETHER, end, thread, out)
-            source = (thread & (32 - TOGETHER)) + j
-            one, other = broadcast(low, source), broadcast(high, source)  # each lane names its own source
+            if j == 0 and source & (LANES - 1) == 0:
+                read(coming, found, ahead, end, out)
+            low, high = broadcast(factors[2 * j], source), broadcast(factors[2 * j + 1], source)  # each lane names its own source
             wait_all(acc)
             pipe.consumer_release(bars, state, thread)
             state = pipe.next(state)
-            sum_scaled(acc, total, one, other)
+            sum_scaled(acc, total, low, high)
         return state
-    steps = _carried(TOGETHER, step)
+    steps = _carried(EACH, step)
 
     @device_function
     def sum_steps(acc, total, state, bars, begin, end, stages, tile, first_row, thread, out):
         if begin < end:
-            found, coming = find(tile, first_row, out), cuda.local.array(3, f32)
-            read_ahead(coming, found, begin, end, thread, out)
-            for k in range(begin, end, TOGETHER):
-                low, high = join((coming[0], coming[1], coming[2]))
-                state = steps(0, state, (acc, total, bars, k, end, stages, tile, thread, out, found, coming, low, high))
+            found, coming, factors = find(tile, first_row, out), cuda.local.array(3 * EACH, f32), cuda.local.array(2 * EACH, f32)
+            own = (thread & (LANES - 1)) * EACH
+            read(coming, found, begin + own, end, out)
+            for k in range(begin, end, EACH):
+                turn = (k - begin) // EACH & (LANES - 1)
+                if turn == 0:
+                    for j in range(EACH):
+                        factors[2 * j], factors[2 * j + 1] = join(coming, j)
+                state = steps(0, state, (acc, total, bars, k, k + LANES * EACH + own, end, stages, tile,
+                                         (thread & (32 - LANES)) + turn, thread, out, found, coming, factors))
         return state
     return sum_steps
 

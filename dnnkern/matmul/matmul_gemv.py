@@ -26,7 +26,7 @@ from ..device.program_batches import make_placed
 from ..device.unroll import unrolled
 from ..device.vec import advance, as_u32, load1_nc_if, load1_nc_if_into, load2_nc_if_into, load4_nc_if_into
 from ..dispatch import Algorithm
-from ..engine.ahead import make_wait_with_rows
+from ..engine.ahead import make_begin
 from ..engine.batch import make_batch_offsets
 from ..engine.constants import constants
 from ..engine.cost import Cost, overlap
@@ -39,9 +39,7 @@ from ..host.launch import Argument, Launch
 from ._parameters import AStrides, BStrides, YStrides
 from ._reduce import make_halving
 
-COST = constants("matmul/gemv")
-MOST_ROWS = 8
-AHEAD = 1 << 15  # bytes of a block's weights that are asked for while the grid before it runs
+COST, MOST_ROWS = constants("matmul/gemv"), 8
 
 
 @dataclass(frozen=True)
@@ -127,7 +125,8 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """The bytes of w, blocks, or arithmetic: multiply-adds, and unpacking 16-bit elements."""
     parts = _parts(problem)
-    per = {"float64": COST.float64, "float32": COST.float32, "int8": COST.int8}.get(parts.dtype, COST.bits16)
+    per = {"float64": COST.float64, "float32": COST.float32, "int8": COST.int8}.get(
+        parts.dtype, COST.bits16 if parts.m <= 2 else COST.several)
     rate = COST.rate * device.fp32_rate / 2
     # a block whose rows are short does little more than begin and end
     shape = _shape(problem, device)
@@ -233,7 +232,7 @@ def _kernel_along_k(config):
     load_words = {1: load1_nc_if_into, 2: load2_nc_if_into, 4: load4_nc_if_into}[W]
     load_x = _rows_of_x(config)
     halve, first_of, LEFT = make_halving(P2, 5)
-    epilogue = make_epilogue(config.epilogue)
+    epilogue, begin = make_epilogue(config.epilogue), make_begin(config.dependent)
     batch_offsets, placed = make_batch_offsets(config.batch_dims), make_placed(config.epilogue.program, config.batch_dims)
 
     @device_function
@@ -293,7 +292,6 @@ def _kernel_along_k(config):
             ok = 1 if at < k else 0
         load_rows(0, advance(w, at), (w_words, u, n0, n, w_stride, ok))
     load_chunks = unrolled(U, load_chunk)
-    wait, DEPENDENT = make_wait_with_rows(R, AHEAD // R, 4 * W // E, THREADS), config.dependent
 
     @jit(launch_bounds=(THREADS, config.blocks))
     def matmul_gemv_k(x, w, y, n, k, x_stride, w_stride, y_stride, batch_sizes, batch_strides, groups, scale_x, scale_w, scale_stride,
@@ -305,8 +303,7 @@ def _kernel_along_k(config):
         n0 = group * R
         x_at, w_at, c_at, y_at = batch_offsets(z, batch_sizes, batch_strides)
         x, w = advance(x, x_at), advance(w, w_at + n0 * w_stride.n)
-        if DEPENDENT:
-            wait(w, w_stride.n, n - n0, k)
+        begin()
         w_words, x_words = cuda.local.array(NB, u32), cuda.local.array(NX, u32)
         acc, w_values, x_values = cuda.local.array(P2, Acc), cuda.local.array(NW, Acc), cuda.local.array(P, Acc)
         for i in range(P2):
@@ -354,7 +351,7 @@ def _kernel_along_n(config):
     load_words = {1: load1_nc_if_into, 2: load2_nc_if_into, 4: load4_nc_if_into}[W]
     load_x = _rows_of_x(config)
     halve, first_of, LEFT = make_halving(P2, BITS)
-    epilogue = make_epilogue(config.epilogue)
+    epilogue, begin = make_epilogue(config.epilogue), make_begin(config.dependent)
     batch_offsets, placed = make_batch_offsets(config.batch_dims), make_placed(config.epilogue.program, config.batch_dims)
 
     @device_function
@@ -401,7 +398,6 @@ def _kernel_along_n(config):
         w_words, w, k0, k, w_stride = s
         load_rows(0, advance(w, (k0 + u * (GROUPS * E)) * w_stride.k), (w_words, u, k0, k, w_stride))
     load_steps = unrolled(U, load_step)
-    wait, DEPENDENT = make_wait_with_rows(AHEAD // (4 * W * LANES), 1, 4 * W // E, THREADS), config.dependent
 
     @jit(launch_bounds=(THREADS, config.blocks))
     def matmul_gemv_n(x, w, y, n, k, x_stride, w_stride, y_stride, batch_sizes, batch_strides, groups, scale_x, scale_w, scale_stride,
@@ -413,10 +409,8 @@ def _kernel_along_n(config):
         n0 = group * COLUMNS
         group_n, group_k = tid & (LANES - 1), tid >> SHIFT
         x_at, w_at, c_at, y_at = batch_offsets(z, batch_sizes, batch_strides)
-        x, w = advance(x, x_at), advance(w, w_at)
-        if DEPENDENT:
-            wait(advance(w, n0), w_stride.k, k, n - n0)
-        w = advance(w, minimum(n0 + group_n * E, n - E))
+        x, w = advance(x, x_at), advance(w, w_at + minimum(n0 + group_n * E, n - E))
+        begin()
         w_words, x_words = cuda.local.array(NB, u32), cuda.local.array(NX, u32)
         acc, w_values, x_values = cuda.local.array(P2, Acc), cuda.local.array(NW, Acc), cuda.local.array(P, Acc)
         for i in range(P2):

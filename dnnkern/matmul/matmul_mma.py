@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from ..engine.prologues import Made
 
 SKINNY = 16
-AHEAD = 1 << 16  # bytes of long rows that a block brings into the L2 while the grid before it still runs
+AHEAD = 1 << 16  # bytes of long rows that the only block of a multiprocessor asks for while the grid before it still runs
 MOST_WORKSPACE = 1 << 29
 LEAST_STAGES = 4  # of a range of k
 
@@ -58,8 +58,8 @@ TILES = (MmaTile(128, 256, 64, 2, 4, stages=4), MmaTile(128, 128, 64, 2, 2, stag
          MmaTile(64, 32, 128, 2, 1, slices=2, stages=4, blocks=4), MmaTile(32, 32, 256, 1, 1, slices=4, stages=4, blocks=3))
 TILES_SKINNY = (MmaTile(128, 16, 128, 4, 1, stages=5, blocks=2), MmaTile(64, 16, 256, 4, 1, slices=2, stages=5, blocks=2),
                 MmaTile(64, 16, 64, 4, 1, stages=4, blocks=4), MmaTile(32, 16, 512, 2, 1, slices=4, stages=4, blocks=2),
-                MmaTile(16, 16, 1024, 1, 1, slices=8, stages=3, blocks=2), MmaTile(64, 8, 256, 4, 1, slices=2, stages=5, blocks=2),
-                MmaTile(32, 8, 512, 2, 1, slices=4, stages=5, blocks=2), MmaTile(16, 8, 1024, 1, 1, slices=8, stages=4, blocks=2))
+                MmaTile(16, 16, 1024, 1, 1, slices=8, stages=3, blocks=2),
+                MmaTile(32, 8, 512, 2, 1, slices=4, stages=9), MmaTile(16, 8, 1024, 1, 1, slices=8, stages=4, blocks=2))
 # float64 with the shapes of sm_90; before that every one is 8x8x4
 TILES_F64 = (MmaTile(128, 128, 128, 2, 4, stages=4, by_row=1, mma_m=16, mma_k=8),
              MmaTile(128, 64, 128, 2, 2, stages=4, blocks=2, by_row=1, mma_m=16, mma_k=8),
@@ -87,7 +87,7 @@ class KernelConfig:
     """What a kernel is compiled for.
 
     `store`: neighbouring columns of y in one store, 0 where none are; `dependent`: the launch may begin before the one in front of it has
-    ended (sm_90); `epilogue`: None leaves the sums.
+    ended (sm_90), and asks for `ahead` bytes of its rows before that; `epilogue`: None leaves the sums.
     """
     tile: MmaTile
     dtype: str
@@ -99,6 +99,7 @@ class KernelConfig:
     dependent: bool
     accumulator: str
     epilogue: EpilogueSpec | None
+    ahead: int = 0
 
 
 def mma_dtype(problem):
@@ -238,8 +239,7 @@ def _make_start(config):
     if not config.dependent:
         return device_function(lambda a, row, m, stride, first, end: None)
     item, rows = ITEMSIZE[config.dtype], config.tile.bm
-    along = config.a.order == ALONG_K and config.tile.bn <= SKINNY and config.a.made is None
-    wait = make_wait_with_rows(rows if along else 0, AHEAD // rows, item, config.tile.threads)
+    wait = make_wait_with_rows(rows if config.ahead else 0, config.ahead // rows, item, config.tile.threads)
     return device_function(lambda a, row, m, stride, first, end: wait(advance(a, row * stride + first), stride, m - row, end - first))
 
 
@@ -335,9 +335,12 @@ def build(problem, device, config):
     left, right, left_loader, _ = _stages(parts, tile, dtype)
     each, ranges = _range(parts, tile, dtype, config.ranges)
     epilogue, dependent = None if ranges > 1 else parts.epilogue, device.capability >= (9, 0)
-    full = KernelConfig(tile, dtype, operand_of(parts, "a"), operand_of(parts, "b"), left_loader.edge,
-                        store_of(parts, run_of(right)) if epilogue else 0, len(parts.batch), dependent, problem.compute, epilogue)
-    tiles_m, tiles_n = ceil_div(parts.m, tile.bm), ceil_div(parts.n, tile.bn)
+    tiles_m, tiles_n, a = ceil_div(parts.m, tile.bm), ceil_div(parts.n, tile.bn), operand_of(parts, "a")
+    # blocks of a second wave would ask for what they load at once
+    at_once = tiles_m * tiles_n * parts.batch_size * ranges <= device.sms * tile.blocks
+    ahead = AHEAD // tile.blocks ** 2 if at_once and tile.bn <= SKINNY and a.order == ALONG_K and a.made is None else 0
+    full = KernelConfig(tile, dtype, a, operand_of(parts, "b"), left_loader.edge, store_of(parts, run_of(right)) if epilogue else 0,
+                        len(parts.batch), dependent, problem.compute, epilogue, ahead)
     (sam, sak), (sbk, sbn) = parts.a_strides, parts.b_strides
     common = (*(Argument("int32", v) for v in (parts.m, parts.n, parts.k)), *(Argument("int64", v) for v in (sam, sak, sbk, sbn)))
     tiles = (*parts.batch_arguments(), Argument("uint32x3", divisor(tiles_m * tiles_n)), *band_arguments(tiles_m, tiles_n))

@@ -10,9 +10,10 @@ It wins wherever y has enough tiles for the multiprocessors; below that the sum 
 import functools
 
 from ..device import cuda, device_function, f32, jit, u32
+from ..device.fastmath import minimum
 from ..device.index import ceil_div
 from ..device.tma import tensor_map_address
-from ..device.vec import advance, shared_address
+from ..device.vec import advance, load4, shared_address
 from ..dispatch import Algorithm, Note
 from ..engine.hopper import ROW, make_matrix_loader, make_product
 from ..engine.hopper_addend import fits_ring, make_addend_stages
@@ -21,7 +22,7 @@ from ..engine.hopper_plan import (MOST_REDUCED, TILES, TILES_OF_MATRICES, Config
                                   addend_argument, least_seconds, locate_arguments, make_epilogue_params, make_kept, make_locate,
                                   make_sink, operands_of, output_arguments, pack_seconds, product_seconds, refusal, slots_of, steps_of,
                                   stored_by_tma, tile_count, tiles_for, waves_of, wgmma_dtype, y_argument)
-from ..engine.hopper_promoted import Factors
+from ..engine.hopper_promoted import EACH, Factors
 from ..engine.hopper_stores import activation_seconds, aside_seconds, boxed_output, staged_addend
 from ..engine.programs import NOTHING, operand_names, read_operands
 from ..engine.roles import has_row_steps, store_width, stored_by_rows
@@ -101,7 +102,7 @@ def kernel(special):
     """The whole product, one persistent launch."""
     tile, spec = special.tile, special.epilogue
     sink = make_sink(special)
-    a_blocks, b_blocks = special.blocks
+    a_blocks, b_blocks, vector = special.blocks
 
     @device_function
     def find_factors(tile, first_row, out):
@@ -115,20 +116,31 @@ def kernel(special):
         return low, high, both
 
     @device_function
-    def read_factors(state, k, out):
-        low_scale, high_scale, both_scale = state
-        low, high, both = f32(1), f32(1), f32(1)
-        if a_blocks:
-            low, high = low_scale[k * out.scale_strides.a_block], high_scale[k * out.scale_strides.a_block]
-        if b_blocks:
-            both = both_scale[k * out.scale_strides.b_block]
-        return low, high, both
+    def read_scales(coming, at, scales, stride, k, end):
+        if vector:  # four steps side by side
+            if k < end:
+                coming[at], coming[at + 1], coming[at + 2], coming[at + 3] = load4(scales, k)
+        else:
+            for j in range(EACH):
+                coming[at + j] = scales[minimum(k + j, end - 1) * stride]
 
     @device_function
-    def join_factors(found):
-        low, high, both = found
+    def read_factors(coming, state, k, end, out):
+        low, high, both = state
+        if a_blocks:
+            read_scales(coming, 0, low, out.scale_strides.a_block, k, end)
+            read_scales(coming, EACH, high, out.scale_strides.a_block, k, end)
         if b_blocks:
-            low, high = low * both, high * both
+            for j in range(EACH):
+                coming[2 * EACH + j] = both[minimum(k + j, end - 1) * out.scale_strides.b_block]
+
+    @device_function
+    def join_factors(coming, j):
+        low, high = f32(1), f32(1)
+        if a_blocks:
+            low, high = coming[j], coming[EACH + j]
+        if b_blocks:
+            low, high = low * coming[2 * EACH + j], high * coming[2 * EACH + j]
         return low, high
     epilogue_params, corner = make_epilogue_params(spec), device_function(lambda tile: (tile.row, tile.column, tile.z))
     parameters = device_function(lambda tile, out: (epilogue_params(out, tile.z), out.n))
@@ -157,6 +169,13 @@ def kernel(special):
     return matmul_wgmma
 
 
+def _in_fours(scale, parts):
+    """Whether four scales by block along k are 16 aligned bytes, wherever the first of them is a multiple of four."""
+    strides = parts.scales.strides
+    return (parts.scales.a == "block" and strides.a_block == 1 and scale.alignment % 16 == 0 and strides.a_row % 4 == 0
+            and scale.shape[1] % 4 == 0)
+
+
 def build(problem, device, config):
     """Copies where there must be any, then one launch of as many blocks as the device holds, or as there are tiles."""
     tile = config.tile
@@ -174,7 +193,7 @@ def build(problem, device, config):
     further, names = staged if by_ring else boxed, {"c": problem.addend_name, **dict(enumerate(operand_names(problem.program)))}
     further_map = NOTHING if further is None else addend_argument(names, further, operands, (parts.batch_size, parts.m, parts.n))
     special = Specialisation(tile, (*dtypes, a.major, b.major), parts.epilogue, by_tma, not by_tma and store_width(parts, 2) == 2,
-                             (scales.a == "block", scales.b == "block"), staged,
+                             (scales.a == "block", scales.b == "block", _in_fours(problem.scale_a, parts)), staged,
                              pairs, by_ring, columns_ahead(tile, parts.epilogue, pairs), keeps, boxed, by_rows and parts.n < tile.bn)
     b_rows, packed = tile.bn // tile.cluster, a.bytes + b.bytes
     a_map = a.argument(tile.bm, 0)
