@@ -61,6 +61,8 @@ FAST = {  # argument, function, relative, absolute error
     "expm1_negative": (np.concatenate([_range(-90, 0), _range(-0.6, 0), -_range(1e-30, 1, log=True)]), np.expm1, 2**-20, 0),
     "tanh_ratio": (np.concatenate([_range(-0.75, 0.75), _range(1e-30, 0.75, log=True)]), lambda x: np.tanh(x) / x, 2**-22.5, 0),
     "log1p_unit": (np.concatenate([_range(0, 1), _range(1e-30, 1, log=True)]), np.log1p, 2**-21, 0),
+    "half_odds": (_range(0, 1), lambda e: 1 / (1 + e), 2**-16.5, 0),
+    "bfloat16_odds": (_range(0, 1), lambda e: 1 / (1 + e), 2**-11.5, 0),
     "erfc_positive": (_range(0, 9), np.vectorize(math.erfc), 8e-7 + 81 * 2**-23, 0),
 }
 

@@ -23,7 +23,8 @@ from dnnkern.engine.hopper_columns import paired_columns
 from dnnkern.engine.hopper_stores import make_boxed_store, staged_addend
 from dnnkern.matmul._parse import parse_problem
 from dnnkern.engine.roles import stored_by_rows
-from dnnkern.engine.hopper_plan import TILES, Config, locate_arguments, make_locate, operands_of, product_seconds, steps_of, tiles_for
+from dnnkern.engine.hopper_plan import (TILES, TILES_OF_MATRICES, Config, locate_arguments, make_locate, operands_of, product_seconds,
+                                        steps_of, tiles_for)
 
 H200 = Device(index=0, name="H200", capability=(9, 0), arch="sm_90a", sms=132, shared_per_block=232448, shared_per_sm=233472,
               registers_per_sm=65536, l2_bytes=50 << 20, clock_hz=1.98e9, bandwidth=4.2e12, memory=1 << 37)
@@ -88,7 +89,7 @@ def test_a_share_of_b_in_whole_boxes():
 
 def test_sums_of_8_bit_floats_need_twice_the_registers():
     """Those of a step and those of the steps before: 2 * 64 + 32 of 232, but 2 * 128 + 32 of 232 are not there."""
-    tiles = tiles_for("k", "float8_e4m3fn")
+    tiles = tiles_for("k", "float8_e4m3fn", tiles=(*TILES, *TILES_OF_MATRICES))
     assert Tile(128, 128) in tiles and Tile(128, 256) not in tiles and Tile(256, 128) not in tiles
     assert all(2 * t.sums + 32 <= t.registers[1] for t in tiles)
     assert {c.tile for c in WGMMA.configs(product("float8_e5m2"), H200)} == set(tiles)

@@ -62,6 +62,17 @@ def _moe():
     return _layers(2048)
 
 
+def _many():
+    """Layers of other mixtures, whose experts get some hundred rows: OLMoE's 64 and Qwen3-30B's 128, of 2048 and 4096 tokens."""
+    found = []
+    for model, (groups, chosen, hidden, inner) in {"olmoe": (64, 8, 2048, 1024), "qwen3-30b": (128, 8, 2048, 768)}.items():
+        for tokens in (2048, 4096):
+            m = tokens * chosen
+            found += [Case(groups, m, 2 * inner, hidden, label=f"{model} gate and up"),
+                      Case(groups, m, hidden, inner, label=f"{model} down")]
+    return found
+
+
 def _decode():
     """One token of 64 sequences: a handful of rows a group, so the matrices are what has to be read."""
     return _layers(64)
@@ -81,7 +92,7 @@ def _small():
     return [Case(4, 64, 64, 64), Case(8, 256, 256, 256), Case(64, 256, 128, 128)]
 
 
-SETS = {"moe": _moe, "decode": _decode, "fused": _fused, "scaled": _scaled, "small": _small}
+SETS = {"moe": _moe, "many": _many, "decode": _decode, "fused": _fused, "scaled": _scaled, "small": _small}
 
 
 def cases(name, dtypes=("bfloat16",), layouts=(), math=None) -> list[Case]:

@@ -98,13 +98,39 @@ def _scaled():
     return [replace(case, scales=by) for case in _transformer() for by in (("row", "column"), ("block", "block"))]
 
 
+def _blocks():
+    """With 8-bit floats and scales by block, whatever was asked for else: layers of DeepSeek-V3, 4096 tokens and 128."""
+    layers = ((2112, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048))
+    return [Case(m, n, k, layout="nt", scales=("block", "block"), label="deepseek-v3") for m in (4096, 128) for n, k in layers]
+
+
+def _few():
+    """Linear layers of one to sixteen rows: Qwen3-4B's and 14B's, Llama-2-7B's, and a small square."""
+    weights = ((4096, 4096), (2560, 9728), (9728, 2560), (5120, 5120), (11008, 4096), (2048, 2048))
+    return [Case(m, n, k, layout="nt") for m in (1, 2, 4, 8, 16) for n, k in weights]
+
+
+def _uneven():
+    """Sizes that no tile divides, and rows that begin anywhere in a line of 128 bytes."""
+    sizes = ((1000, 1000, 1000), (1200, 1000, 1400), (1537, 769, 3001), (1111, 1333, 999), (2025, 1001, 777), (333, 3003, 1501),
+             (600, 600, 4000), (2500, 2500, 2500))
+    return [Case(m, n, k) for m, n, k in sizes]
+
+
+def _epilogues():
+    """With a bias and a function, of layers of GPT-2, ViT-L, Llama-3-8B and others."""
+    sizes = ((16384, 3072, 768), (12608, 4096, 1024), (4096, 8192, 2048), (1024, 4096, 4096), (4096, 4096, 4096))
+    return [Case(m, n, k, layout="nt", bias=True, activation=mode) for m, n, k in sizes for mode in ("identity", "relu", "gelu_tanh")]
+
+
 def _small():
     layers = [Case(64, 10, 784, layout="nt"), Case(128, 512, 784, layout="nt"), Case(32, 1000, 2048)]
     return [Case(s, s, s) for s in (16, 32, 64, 128)] + layers
 
 
 SETS = {"square": _square, "transformer": _transformer, "skinny": _skinny, "odd": _odd, "batched": _batched, "fused": _fused,
-        "programs": _programs, "scaled": _scaled, "small": _small}
+        "programs": _programs, "scaled": _scaled, "blocks": _blocks, "few": _few, "uneven": _uneven, "epilogues": _epilogues,
+        "small": _small}
 
 
 def cases(name, dtypes=("float32",), layouts=(), math=None) -> list[Case]:

@@ -9,8 +9,9 @@ import numbers
 import sys
 
 from . import device_function, f32, f64
-from .fastmath import (BFLOAT16_FAR, HALF_FAR, bfloat16_tail, erfc, exp, exp_fast, expm1, expm1_negative, fabs, fma, fmin, half_tail, log1p,
-                       log1p_unit, maximum, minimum, normal_tail, product_saturated, rcp, short_tail, tanh)
+from .fastmath import (BFLOAT16_FAR, HALF_FAR, bfloat16_odds, bfloat16_tail, erfc, ex2, exp, exp_fast, expm1, expm1_negative, fabs, fma,
+                       fmin, half_odds, half_tail, log1p, log1p_unit, maximum, minimum, normal_tail, product_saturated, rcp, short_tail,
+                       tanh)
 
 PARAMETERS = {
     "identity": {},
@@ -115,7 +116,8 @@ def activation_function(activation, compute="float32", short=None):
     activation : Activation, str or None
     compute : "float32" or "float64"
     short : None, "float16" or "bfloat16"
-        Results will be rounded to 16 bits or fewer (see `convert.short_of`): gelu may have the error of `half_tail`, or `bfloat16_tail`.
+        Results will be rounded to 16 bits or fewer (see `convert.short_of`): gelu may have the error of `half_tail`, or `bfloat16_tail`,
+        gelu_tanh that of `half_odds`, or `bfloat16_odds`.
     """
     activation = Activation.of(activation)
     T, inverse, tail_of, far = _types(compute, short)
@@ -177,6 +179,14 @@ def activation_function(activation, compute="float32", short=None):
             a = fmin(fabs(x), T(far))
             tail, _ = tail_of(a)
             return maximum(x, T(0)) - a * tail
+    elif mode == "gelu_tanh" and compute == "float32" and short:
+        # NOTE: max(x, 0) - |x| e / (1 + e) with e = exp(-2 |u|), as below; the one MUFU is e's
+        odds, slope = half_odds if short == "float16" else bfloat16_odds, -2 * math.sqrt(2 / math.pi) * math.log2(math.e)
+
+        def f(x):
+            a = fmin(fabs(x), f32(16))
+            e = ex2(a * fma(a * a, f32(0.044715 * slope), f32(slope)))
+            return fma(-a * e, odds(e), maximum(x, f32(0)))
     elif mode == "gelu_tanh":
         # x (1 + tanh u)/2 is x sigmoid(2u), which keeps its relative accuracy in the tail
         def f(x):

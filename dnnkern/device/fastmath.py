@@ -25,6 +25,7 @@ short_tail       the same, the first with relative error 2**-16 + a*a 2**-23, in
 half_tail        for 0 <= u <= 1 with a = 6u, 6 erfc(a/sqrt(2))/2, relative error 2**-17; where a times the tail is below 2**-14,
                  absolute error 2**-31 of that product. 7 instructions
 bfloat16_tail    for 0 <= u <= 1 with a = 13.25u, 13.25 erfc(a/sqrt(2))/2, relative error 2**-12; 0 from a = 13.2 on. 9 instructions
+half_odds        1/(1 + e) for 0 <= e <= 1, relative error 2**-16.5; bfloat16_odds 2**-11.5
 fma              a*b + c rounded once, float32 and float64
 fmax, fmin       the other operand where one is NaN
 maximum ...      NaN where one is NaN; integers too
@@ -292,6 +293,26 @@ def bfloat16_tail(u):
     p = fma(u, p, f32(-81.12909268067405))
     p = fma(u, p, f32(-15.229849009042072))
     return ex2(fma(u, p, f32(2.727772312264593)))
+
+
+@device_function
+def half_odds(e):
+    """1 / (1 + e) of 0 <= e <= 1, by a minimax polynomial in place of a reciprocal: for what is rounded to float16."""
+    p = fma(e, f32(0.07170680165290833), f32(-0.32268059253692627))
+    p = fma(e, p, f32(0.6677695512771606))
+    p = fma(e, p, f32(-0.9030575156211853))
+    p = fma(e, p, f32(0.9854083061218262))
+    p = fma(e, p, f32(-0.9991334080696106))
+    return fma(e, p, f32(0.999991238117218))
+
+
+@device_function
+def bfloat16_odds(e):
+    """1 / (1 + e) of 0 <= e <= 1: for what is rounded to bfloat16."""
+    p = fma(e, f32(0.15224501490592957), f32(-0.5328575372695923))
+    p = fma(e, p, f32(0.865893542766571))
+    p = fma(e, p, f32(-0.9848349690437317))
+    return fma(e, p, f32(0.9997026324272156))
 
 
 @device_function

@@ -4,6 +4,7 @@ from .ampere import shared_bytes
 from .constants import constants
 from .cost import LAUNCH, Cost, contend
 
+FEW = 16  # columns of a tile for products that memory bounds
 COST, RATES = constants("engine/ampere"), constants("engine/mma_rate")
 
 
@@ -36,17 +37,18 @@ def product_seconds(tile, dtype, left, right, loaders, device, blocks, stages, n
     # every block reads its rows and columns from the L2; of the memory a multiprocessor gets what it has in flight each latency
     read = blocks * tile.stage * stages
     under_way = min(busiest, resident) * (tile.stages - 1) * tile.stage * active
-    waits, memory = ceil_div(busiest, resident) * (alone * clock + COST.block), nbytes / (COST.memory * device.bandwidth)
+    rate, l2 = (COST.few, COST.few_l2) if tile.bn <= FEW else (COST.memory, COST.l2)
+    waits, memory = ceil_div(busiest, resident) * (alone * clock + COST.block), nbytes / (rate * device.bandwidth)
     if stages < tile.stages:  # the pipeline is never full, and nothing is loaded while a block stores
         waits, memory = waits + memory, 0.0
     return LAUNCH + contend(COST.power, math=busiest * arithmetic * clock, shared=busiest * shared * clock, waits=waits,
-                            l2=read / (COST.l2 * device.bandwidth), memory=memory, latency=nbytes * COST.latency / under_way)
+                            l2=read / (l2 * device.bandwidth), memory=memory, latency=nbytes * COST.latency / under_way)
 
 
 def least_seconds(dtype, flops, nbytes, device):
     """What no tile's `product_seconds` is below: all products at the tensor cores' rate, or the bytes."""
     rate = COST.math * best_rate(dtype, device) * device.sms * device.clock_hz
-    return float(LAUNCH) + max(flops / rate, nbytes / (COST.memory * device.bandwidth))
+    return float(LAUNCH) + max(flops / rate, nbytes / (max(COST.memory, COST.few) * device.bandwidth))
 
 
 def sum_seconds(nbytes, device, beside=0):

@@ -16,13 +16,18 @@ OF_MODES = {**dict.fromkeys(("identity", "relu", "leaky_relu", "prelu", "hard_si
 """Function -> name of its instructions of an element, from load to store; "other" if it is not here. Of gelu by either formula."""
 
 
+def mode_instructions(mode):
+    """Of an element of an activation, from load to store."""
+    return getattr(COST, OF_MODES.get(mode, "other"))
+
+
 def instructions_of(function):
     """Of an element, from load to store."""
     if function.op == "glu_bwd":
-        return 2 * getattr(COST, OF_MODES.get(function.mode, "other"))
+        return 2 * mode_instructions(function.mode)
     if function.is_condition:
         return COST.light
-    return getattr(COST, OF_MODES.get(function.mode, "other"))
+    return mode_instructions(function.mode)
 
 
 @functools.cache

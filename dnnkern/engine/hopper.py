@@ -28,7 +28,6 @@ from ..device import cuda, device_function, f32, i32, u32
 from ..device.barrier import barrier_arrive, barrier_sync
 from ..device.cluster import cluster_arrive_relaxed, cluster_rank, cluster_wait
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
-from ..device.fastmath import fma
 from ..device.mbarrier import fence_mbarrier_init
 from ..device.pipeline import make_pipeline
 from ..device.registers import check_register_budget, make_register_claim, make_register_release
@@ -37,6 +36,7 @@ from ..device.tma import make_bulk_wait, make_tma_load, prefetch_tensor_map
 from ..device.unroll import unrolled
 from ..device.warp import elect, uniform
 from ..device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
+from .hopper_promoted import make_promoted, promoted_fits
 from .scales import FP8
 
 ROW = 128           # bytes of k in a stage: the widest swizzle
@@ -187,20 +187,6 @@ class Loader(NamedTuple):
     b_width: int = 64
 
 
-class Factors(NamedTuple):
-    """What each step's products of 8-bit floats count for, where scales change along k.
-
-    first, after : device functions (tile, k, first_row, thread, out) -> state and (state, out) -> state
-        Where a thread finds the factors of step k of `tile`, for rows `first_row` and `first_row` + 8 of its fragment; and of
-        the step after. As pointers that move: what an address is computed from would be computed between the tensor cores' instructions,
-        which wait for it.
-    read : device function (state) -> (float32, float32)
-    """
-    first: object
-    after: object
-    read: object
-
-
 def boxes_descriptor(width):
     """Constant of an operand contiguous along m or n, in boxes of `width` elements by 64 of k; a step of 16 of k is `2 * width`."""
     if width == 8:  # not swizzled: the roles of the two offsets change
@@ -248,11 +234,6 @@ def make_matrix_loader(tile, dtype, b_dtype, a_major, b_major):
     return Loader(load, a_major, b_major, dtype, b_dtype, (tile.bm + (tile.bn if B_BY_K else tile.bn + -tile.bn % 64)) * ROW)
 
 
-def promoted_fits(tile):
-    """Whether a tile has the registers to sum 8-bit floats in two stages, see `make_product`."""
-    return tile.groups == 1 and 2 * tile.sums + 32 <= tile.registers[1]
-
-
 @functools.cache
 def make_product(tile, loader, locate, sink, accumulator="float32", factors=None, cooperative=False, addend=None, ahead=None, made=None,
                  remake=None, keeps=None):
@@ -270,7 +251,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
         What becomes of acc[first: first + bn / 2], the fragment of the 64 rows from row `offset` of the tile on; called by a warpgroup,
         `thread` being 0 to 127.
     accumulator : "float32" or "int32"
-    factors : Factors, optional
+    factors : hopper_promoted.Factors, optional
     cooperative : bool
         All lanes of a warp call `locate` together. Otherwise one lane of the producer warp does everything, which spares it the moves
         between a lane's registers and the warp's (`elect`): loads are issued in a tenth of the instructions.
@@ -291,9 +272,6 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     Notes
     -----
     `shared` is the address of the dynamic shared memory, `Tile.shared` bytes; `place` and `out` are tuples handed to `locate` and `sink`.
-
-    Tensor cores add products of 8-bit floats with some 14 bits, however many there are. So each step's 128 products are summed by them, and
-    the steps by the threads, in float32: that takes a second set of accumulators (`promoted_fits`).
     """
     STAGES, STAGE, A_BYTES, CLUSTER, SHARING, GROUPS = tile.stages, tile.stage, tile.a_bytes, tile.cluster, tile.sharing, tile.groups
     SUMS, PER_GROUP, STAGING, PING_PONG = tile.sums, tile.bn // 2, tile.stages * tile.stage, tile.ping_pong
@@ -315,9 +293,8 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     release_registers, claim_registers = make_register_release(KEEP), make_register_claim(TAKE)
     drain, pipe = make_bulk_wait(0), make_pipeline(STAGES, consumers=128 // (READERS + 1) * SHARING, cluster=CLUSTER)
     load, first_of, after, STATE = loader.load, loader.first, loader.after, loader.first is not None
-    first_factors, factors_after, read_factors = factors or (None, None, None)
     scalar = i32 if accumulator == "int32" else f32
-    PROMOTED, FACTORS = loader.dtype in FP8, factors is not None
+    PROMOTED = loader.dtype in FP8
     FURTHER, load_addend = (addend.count, addend.load) if addend else (0, None)
     WORDS, load_ahead = ahead or (0, None)
     first_rows, rows_after = (made.rows.first, made.rows.after) if MADE else (None, None)
@@ -326,6 +303,14 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     make_b = remake or device_function(lambda b, tile, k, group, thread, operands: None)
     if PROMOTED and not promoted_fits(tile):
         raise ValueError(f"tile {tile}: 8-bit floats take {2 * SUMS} accumulators of one group and 32 registers; there are {TAKE}")
+
+    @device_function
+    def begin_step(acc, stages, state, tile, k):
+        mine, ring, group, thread, operands = stages
+        at = state.stage * STAGE
+        make_b(ring + at + A_BYTES, tile, k, group, thread, operands)
+        multiply(acc, descriptor(A_CONST, mine + at), descriptor(B_CONST, ring + at + A_BYTES), 0)
+    sum_steps = make_promoted(SUMS, pipe, begin_step, wait_all, factors) if PROMOTED else None
 
     @device_function
     def produce(a_map, b_map, addend_map, ring, bars, tiles, first, rank, place):
@@ -403,46 +388,30 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
             if PROMOTED:
                 for i in range(SUMS):
                     total[i] = f32(0)
-            if FACTORS:
-                scales = first_factors(tile, begin, top + ((thread >> 5) << 4) + ((thread & 31) >> 2), thread, out)
             if MADE:
                 rows = first_rows(tile, top + ((thread >> 5) << 4) + ((thread & 31) >> 2), operands, kept)
-            for k in range(begin, end):
-                if MADE:
-                    made_ahead(made_columns, rows, thread)
-                pipe.consumer_wait(bars, state)
-                at = state.stage * STAGE
-                make_b(ring + at + A_BYTES, tile, k, group, thread, operands)
-                if PROMOTED:
-                    multiply(acc, descriptor(A_CONST, mine + at), descriptor(B_CONST, ring + at + A_BYTES), 0)
-                    if FACTORS:  # read while the tensor cores work
-                        low, high = read_factors(scales)
-                        scales = factors_after(scales, out)
-                    wait_all(acc)
-                    pipe.consumer_release(bars, state, thread)
-                    state = pipe.next(state)
-                    for i in range(SUMS // 4):
-                        if FACTORS:
-                            total[4 * i] = fma(acc[4 * i], low, total[4 * i])
-                            total[4 * i + 1] = fma(acc[4 * i + 1], low, total[4 * i + 1])
-                            total[4 * i + 2] = fma(acc[4 * i + 2], high, total[4 * i + 2])
-                            total[4 * i + 3] = fma(acc[4 * i + 3], high, total[4 * i + 3])
-                        else:
-                            for j in range(4):
-                                total[4 * i + j] = total[4 * i + j] + acc[4 * i + j]
-                    continue
-                if MADE:
-                    multiply_made(acc, mine + at, descriptor(B_CONST, ring + at + A_BYTES), i32(k != begin), thread, rows, kept,
-                                  made_columns)
-                    rows = rows_after(rows, tile)
-                else:
-                    multiply(acc, descriptor(A_CONST, mine + at), descriptor(B_CONST, ring + at + A_BYTES), i32(k != begin))
-                if k > begin:
-                    wait_older(acc)
+            if PROMOTED:
+                state = sum_steps(acc, total, state, bars, begin, end, (mine, ring, group, thread, operands), tile,
+                                  top + ((thread >> 5) << 4) + ((thread & 31) >> 2), thread, out)
+            else:
+                for k in range(begin, end):
                     if MADE:
-                        cuda.syncwarp()
-                    pipe.consumer_release(bars, before, thread & READERS)
-                before, state = state, pipe.next(state)
+                        made_ahead(made_columns, rows, thread)
+                    pipe.consumer_wait(bars, state)
+                    at = state.stage * STAGE
+                    make_b(ring + at + A_BYTES, tile, k, group, thread, operands)
+                    if MADE:
+                        multiply_made(acc, mine + at, descriptor(B_CONST, ring + at + A_BYTES), i32(k != begin), thread, rows, kept,
+                                      made_columns)
+                        rows = rows_after(rows, tile)
+                    else:
+                        multiply(acc, descriptor(A_CONST, mine + at), descriptor(B_CONST, ring + at + A_BYTES), i32(k != begin))
+                    if k > begin:
+                        wait_older(acc)
+                        if MADE:
+                            cuda.syncwarp()
+                        pipe.consumer_release(bars, before, thread & READERS)
+                    before, state = state, pipe.next(state)
             if PING_PONG and t < tiles:
                 barrier_arrive(u32(4 - group), u32(256))
             if WORDS and end > begin:

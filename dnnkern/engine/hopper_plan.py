@@ -45,6 +45,13 @@ waves of 4 to 64 steps (the calibration in bench/results/h200-wgmma-variants.jso
 benches; the further waves of 128x128 and 256x192, and the tile taken in turns, as products of many waves came out. Widths are multiples of
 the 64 columns in which results leave."""
 
+TILES_OF_MATRICES = {
+    Tile(64, 128, cluster=2): (2.20, 0.20, 0.222), Tile(64, 256, cluster=2): (2.90, 0.80, 0.350),
+    Tile(128, 192, ping_pong=True): (3.30, 0.50, 0.480),
+}
+"""The same of tiles that `matmul` alone has."""
+_TIMES = TILES | TILES_OF_MATRICES
+
 
 @dataclass(frozen=True)
 class Config:
@@ -65,7 +72,7 @@ class Specialisation:
     epilogue: EpilogueSpec
     by_tma: bool
     vector: bool
-    blocks: tuple = (False, False)  # whether a's and b's scales are by block
+    blocks: tuple = (False, False, False)  # whether a's and b's scales are by block; four of a's along k are one load
     staged: str | int | None = None
     pairs: tuple = ()
     by_ring: bool = False
@@ -212,9 +219,9 @@ def refusal(problem, parts):
     return None
 
 
-def tiles_for(b_major, dtype, program=None):
-    """The tiles that can read b as it lies, and have the registers for its type, and for the addresses of a program's matrices."""
-    found = [t for t in TILES if (b_major == "k" or t.cluster == 1 or t.bn // t.cluster % 64 == 0)
+def tiles_for(b_major, dtype, program=None, tiles=tuple(TILES)):
+    """Those of the tiles that can read b as it lies, and have the registers for its type, and for the addresses of a program's matrices."""
+    found = [t for t in tiles if (b_major == "k" or t.cluster == 1 or t.bn // t.cluster % 64 == 0)
              and (dtype not in FP8 or promoted_fits(t))]
     return found if program is None else [t for t in found if t.sums <= most_sums(program)]
 
@@ -441,9 +448,9 @@ def sum_seconds(nbytes, device, beside=0):
     return Cost(reduction=COST.sum_launch + COST.sum_bytes * (nbytes + beside) / device.bandwidth)
 
 
-_LEAST_FIXED = min(fixed for fixed, _, _ in TILES.values())
-_LEAST_STEP = min(step for _, _, step in TILES.values())
-_LEAST_RATE = min(step / (tile.bm * tile.bn * tile.blocks) for tile, (_, _, step) in TILES.items())
+_LEAST_FIXED = min(fixed for fixed, _, _ in _TIMES.values())
+_LEAST_STEP = min(step for _, _, step in _TIMES.values())
+_LEAST_RATE = min(step / (tile.bm * tile.bn * tile.blocks) for tile, (_, _, step) in _TIMES.items())
 
 
 def least_memory_seconds(problem, device):
@@ -484,7 +491,7 @@ def product_seconds(problem, tile, device, tiles, steps, rows=2 ** 31, again=0, 
     a step) -> those of one that does more.
     """
     alone = Tile(tile.bm, tile.bn) if tile.blocks > 1 and tiles <= device.sms else tile
-    fixed, further, step = TILES[alone]
+    fixed, further, step = _TIMES[alone]
     slots = device.sms * alone.blocks
     waves = waves_of(tiles, slots)
     step *= COST.fp8 if problem.a.dtype in FP8 else 1.0  # the second stage of sums

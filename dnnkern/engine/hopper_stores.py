@@ -19,15 +19,15 @@ from ..device.tma import bulk_commit, make_bulk_wait_read, tma_store_3d
 from ..device.unroll import unrolled
 from ..device.vec import address, advance, as_u32, load_shared_2f32, load_shared_4u32, store4, store_shared_2u32, store_shared_u16
 from .constants import constants
-from .cost import Cost
-from .functions import EPILOGUE, epilogue_seconds
+from .cost import Cost, issue_seconds
+from .functions import EPILOGUE, epilogue_seconds, mode_instructions
 from .hopper import GROUP, ROW
 from .hopper_addend import make_addend_box
 from .hopper_columns import in_columns, make_columns, span_of
 from .stores import make_epilogue_of, make_group_store
 from .tile_states import WARP_ROWS, Reducing, reduces
 
-ASIDE = constants("engine/hopper_aside")
+ASIDE, PLAIN = constants("engine/hopper_aside"), constants("matmul/wgmma_epilogue")
 SHORT = "float16", "bfloat16"
 
 
@@ -465,3 +465,10 @@ def aside_seconds(problem, tile, device, by_boxes=1, wide=0):
         aside = [t for t in matrices if all(t is not other for other in boxes)]
     seconds = ASIDE.boxes * sum(t.nbytes for t in boxes) + ASIDE.aside * sum(t.nbytes for t in aside)
     return Cost(aside=seconds / device.bandwidth) + functions
+
+
+def activation_seconds(problem, tile, device):
+    """What an activation and c take at the end of tiles. Ping-pong does not hide a function: what counts there is power."""
+    issue = issue_seconds(problem.y.size, max(0, mode_instructions(problem.activation.mode) - PLAIN.free), device)
+    c = 0 if problem.c is None else problem.c.nbytes * (PLAIN.c_in_turns if tile.ping_pong else PLAIN.c)
+    return Cost(issue=issue, aside=c / device.bandwidth)

@@ -103,9 +103,9 @@ def rows_kernel(itemsize):
 
     @device_function
     def load_row(n, s):
-        loaded, begins, source, row0, rows, row_stride, batch_at, first, k, last = s
+        loaded, begins, source, row0, there, row_stride, batch_at, first, k, last = s
         row = row0 + n
-        wanted = i32(row < rows and first < k + PER)  # the neighbour's too, whose bytes may end here
+        wanted = i32(row < there and first < k + PER)  # the neighbour's too, whose bytes may end here
         begin = batch_at + row * row_stride + first if wanted != 0 else i64(0)
         skew = i32(i64(address(source, begin)) & 15)
         words = chunk_at(source, begin - (skew >> LOG), last, wanted)
@@ -116,13 +116,13 @@ def rows_kernel(itemsize):
 
     @device_function
     def store_row(n, s):
-        loaded, begins, source, packed, row0, rows, out_at, first, k, pitch, last, lane = s
+        loaded, begins, source, packed, row0, rows, there, out_at, first, k, pitch, last, lane = s
         row = row0 + n
         a, b, c, d = loaded[4 * n], loaded[4 * n + 1], loaded[4 * n + 2], loaded[4 * n + 3]
         e, f, g, h = shuffle_down(a, 1), shuffle_down(b, 1), shuffle_down(c, 1), shuffle_down(d, 1)
         if row < rows and first < k:
             skew = i32(i64(address(source, begins[n])) & 15)
-            if lane == 31 and skew != 0:
+            if lane == 31 and skew != 0 and row < there:
                 e, f, g, h = chunk_at(source, begins[n] - (skew >> LOG) + PER, last, 1)
             if skew & 8:
                 a, b, c, d, e, f, g = c, d, e, f, g, h, u32(0)
@@ -143,7 +143,7 @@ def rows_kernel(itemsize):
     store_rows = unrolled(ROWS, store_row)
 
     @jit(launch_bounds=THREADS)
-    def matmul_pack_rows(x, packed, rows, k, row_stride, batch_stride, pitch, last, matrices, per_matrix, parts):
+    def matmul_pack_rows(x, packed, rows, there, k, row_stride, batch_stride, pitch, last, matrices, per_matrix, parts):
         lane = cuda.threadIdx.x & 31
         warp = cuda.blockIdx.x * (THREADS // 32) + (cuda.threadIdx.x >> 5)
         z, inside = divide_remainder(warp, per_matrix)
@@ -152,9 +152,9 @@ def rows_kernel(itemsize):
         loaded, begins = cuda.local.array(WORDS, u32), cuda.local.array(ROWS, i64)
         batch_at = z * batch_stride
         if z >= matrices:
-            row0 = rows
-        load_rows(0, (loaded, begins, x, row0, rows, row_stride, batch_at, first, k, last))
-        store_rows(0, (loaded, begins, x, packed, row0, rows, i64(z) * rows * pitch, first, k, pitch, last, lane))
+            row0 = max(rows, there)
+        load_rows(0, (loaded, begins, x, row0, there, row_stride, batch_at, first, k, last))
+        store_rows(0, (loaded, begins, x, packed, row0, rows, there, i64(z) * rows * pitch, first, k, pitch, last, lane))
     return matmul_pack_rows
 
 
@@ -164,14 +164,16 @@ def by_rows(matrices, rows, k, strides):
     return k_stride == 1 and row_stride >= k and (matrices == 1 or batch_stride >= k + (rows - 1) * row_stride)
 
 
-def pack_launch(name, tensor, matrices, rows, k, strides, offset):
-    """The launch that packs operand `name`, with element `strides` (batch, rows, k), to byte `offset` of the workspace."""
+def pack_launch(name, tensor, matrices, rows, k, strides, offset, more=0):
+    """The launch that packs operand `name`, with element `strides` (batch, rows, k), to byte `offset` of the workspace; of rows that
+    `rows_kernel` copies, so many `more` of zeros follow each matrix's."""
     batch_stride, row_stride, k_stride = strides
     pointer = {1: "uint8*", 2: "uint16*", 4: "uint32*"}[tensor.itemsize]
     if by_rows(matrices, rows, k, strides):
-        parts, groups = ceil_div(k, 512 // tensor.itemsize), ceil_div(rows, ROWS)
-        arguments = (Argument(pointer, name), Argument(pointer, "workspace", offset=offset), Argument("int32", rows), Argument("int32", k),
-                     Argument("int64", row_stride), Argument("int64", batch_stride), Argument("int32", pitch_of(k, tensor.itemsize)),
+        parts, groups = ceil_div(k, 512 // tensor.itemsize), ceil_div(rows + more, ROWS)
+        arguments = (Argument(pointer, name), Argument(pointer, "workspace", offset=offset), Argument("int32", rows + more),
+                     Argument("int32", rows), Argument("int32", k), Argument("int64", row_stride), Argument("int64", batch_stride),
+                     Argument("int32", pitch_of(k, tensor.itemsize)),
                      Argument("int64", (matrices - 1) * batch_stride + (rows - 1) * row_stride + k), Argument("int32", matrices),
                      Argument("uint32x3", divisor(parts * groups)), Argument("uint32x3", divisor(parts)))
         return Launch(rows_kernel(tensor.itemsize), (ceil_div(parts * groups * matrices, THREADS // 32), 1, 1), (THREADS, 1, 1), arguments)

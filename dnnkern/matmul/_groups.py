@@ -3,10 +3,10 @@
 Whatever the offsets hold, results lie within the arrays; rows may belong to no group.
 """
 import functools
+import math
 from dataclasses import replace
 
 from ..device import cuda, device_function, i32, u32
-from ..device.index import ceil_div
 from ..device.warp import ballot, broadcast, lane_id, scan_sum
 from ..engine.roles import Roles
 
@@ -29,9 +29,14 @@ def most_tiles(problem, bm):
 
 
 def likely_tiles(problem, bm):
-    """Tiles of `bm` rows where groups have about as many rows each."""
-    rows = ceil_div(problem.m_total, max(problem.groups, 1))
-    return min(most_tiles(problem, bm), problem.groups * ceil_div(rows, bm))
+    """Tiles of `bm` rows where each row chooses its group at random, so that groups' sizes are about normal."""
+    groups = max(min(problem.groups, problem.m_total), 1)
+    rows = problem.m_total / groups
+    deviation, each, edge = math.sqrt(2 * rows), 1.0, bm  # a group has one tile, and a further one for each edge that it reaches over
+    while edge < rows + 4 * deviation:
+        each += 0.5 * math.erfc((edge - rows) / deviation)
+        edge += bm
+    return min(most_tiles(problem, bm), math.ceil(groups * each))
 
 
 @device_function

@@ -18,7 +18,7 @@ from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm, Note
 from ..engine.constants import constants
 from ..engine.cost import Cost
-from ..engine.hopper import make_matrix_loader, make_product
+from ..engine.hopper import ROW, make_matrix_loader, make_product
 from ..engine.hopper_plan import (Config, Specialisation, make_operand, pack_seconds, product_seconds, rows_for_tma, steps_of,
                                   store_argument, tiles_for, type_refusal, wgmma_dtype)
 from ..engine.hopper_stores import make_direct_store, make_boxed_store
@@ -57,11 +57,12 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """Waves of the tiles of groups of about the same size."""
-    tiles = likely_tiles(problem, config.tile.bm) * ceil_div(problem.n, config.tile.bn)
+    """Waves of the tiles of groups of about the same size, and a little of what they read from the L2."""
+    tile, steps = config.tile, steps_of(problem.k, problem.a.itemsize)
+    tiles = likely_tiles(problem, tile.bm) * ceil_div(problem.n, tile.bn)
+    read = COST.l2 * tiles * steps * ROW * (tile.bm + tile.bn)
     search = ceil_div(problem.groups, 32) * COST.wgmma_search / device.clock_hz * ceil_div(tiles, device.sms * config.tile.blocks)
-    return (pack_seconds(_operands(problem), device) + Cost(waits=search)
-            + product_seconds(problem, config.tile, device, tiles, steps_of(problem.k, problem.a.itemsize)))
+    return pack_seconds(_operands(problem), device) + Cost(waits=search, l2=read) + product_seconds(problem, tile, device, tiles, steps)
 
 
 class GroupTile(NamedTuple):

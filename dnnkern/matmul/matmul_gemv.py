@@ -26,6 +26,7 @@ from ..device.program_batches import make_placed
 from ..device.unroll import unrolled
 from ..device.vec import advance, as_u32, load1_nc_if, load1_nc_if_into, load2_nc_if_into, load4_nc_if_into
 from ..dispatch import Algorithm
+from ..engine.ahead import make_begin
 from ..engine.batch import make_batch_offsets
 from ..engine.constants import constants
 from ..engine.cost import Cost, overlap
@@ -38,8 +39,7 @@ from ..host.launch import Argument, Launch
 from ._parameters import AStrides, BStrides, YStrides
 from ._reduce import make_halving
 
-COST = constants("matmul/gemv")
-MOST_ROWS = 8
+COST, MOST_ROWS = constants("matmul/gemv"), 8
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Config:
     """m rows of x; w is read `words` 32-bit words at a time, along k or along n; x likewise, or element by element.
 
     rows, unroll, warps: see the module; `lanes`: neighbouring threads along n; `blocks` should fit on a multiprocessor; `whole`: no load
-    reaches past the end of k; `edge`: the last block's rows reach past n.
+    reaches past the end of k; `edge`: the last block's rows reach past n; `dependent`: launched while the grid before it runs (sm_90).
     """
     dtype: str
     dtype_w: str
@@ -64,6 +64,7 @@ class Config:
     edge: int
     batch_dims: int
     epilogue: EpilogueSpec
+    dependent: bool = False
 
     def __post_init__(self):
         if not 1 <= self.m <= MOST_ROWS or self.words not in (1, 2, 4) or not 1 <= self.warps <= 16:
@@ -124,7 +125,8 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """The bytes of w, blocks, or arithmetic: multiply-adds, and unpacking 16-bit elements."""
     parts = _parts(problem)
-    per = {"float64": COST.float64, "float32": COST.float32, "int8": COST.int8}.get(parts.dtype, COST.bits16)
+    per = {"float64": COST.float64, "float32": COST.float32, "int8": COST.int8}.get(
+        parts.dtype, COST.bits16 if parts.m <= 2 else COST.several)
     rate = COST.rate * device.fp32_rate / 2
     # a block whose rows are short does little more than begin and end
     shape = _shape(problem, device)
@@ -230,7 +232,7 @@ def _kernel_along_k(config):
     load_words = {1: load1_nc_if_into, 2: load2_nc_if_into, 4: load4_nc_if_into}[W]
     load_x = _rows_of_x(config)
     halve, first_of, LEFT = make_halving(P2, 5)
-    epilogue = make_epilogue(config.epilogue)
+    epilogue, begin = make_epilogue(config.epilogue), make_begin(config.dependent)
     batch_offsets, placed = make_batch_offsets(config.batch_dims), make_placed(config.epilogue.program, config.batch_dims)
 
     @device_function
@@ -301,6 +303,7 @@ def _kernel_along_k(config):
         n0 = group * R
         x_at, w_at, c_at, y_at = batch_offsets(z, batch_sizes, batch_strides)
         x, w = advance(x, x_at), advance(w, w_at + n0 * w_stride.n)
+        begin()
         w_words, x_words = cuda.local.array(NB, u32), cuda.local.array(NX, u32)
         acc, w_values, x_values = cuda.local.array(P2, Acc), cuda.local.array(NW, Acc), cuda.local.array(P, Acc)
         for i in range(P2):
@@ -348,7 +351,7 @@ def _kernel_along_n(config):
     load_words = {1: load1_nc_if_into, 2: load2_nc_if_into, 4: load4_nc_if_into}[W]
     load_x = _rows_of_x(config)
     halve, first_of, LEFT = make_halving(P2, BITS)
-    epilogue = make_epilogue(config.epilogue)
+    epilogue, begin = make_epilogue(config.epilogue), make_begin(config.dependent)
     batch_offsets, placed = make_batch_offsets(config.batch_dims), make_placed(config.epilogue.program, config.batch_dims)
 
     @device_function
@@ -406,8 +409,8 @@ def _kernel_along_n(config):
         n0 = group * COLUMNS
         group_n, group_k = tid & (LANES - 1), tid >> SHIFT
         x_at, w_at, c_at, y_at = batch_offsets(z, batch_sizes, batch_strides)
-        x = advance(x, x_at)
-        w = advance(w, w_at + minimum(n0 + group_n * E, n - E))
+        x, w = advance(x, x_at), advance(w, w_at + minimum(n0 + group_n * E, n - E))
+        begin()
         w_words, x_words = cuda.local.array(NB, u32), cuda.local.array(NX, u32)
         acc, w_values, x_values = cuda.local.array(P2, Acc), cuda.local.array(NW, Acc), cuda.local.array(P, Acc)
         for i in range(P2):
@@ -460,7 +463,7 @@ def _shape(problem, device):
     extent, across, along, batch = operand_strides(parts, "a")
     x_packed = int(along == 1 and widest(width, parts.a, True, (parts.k,), batch + ((across,) if extent > 1 else ())) == width)
     common = dict(dtype=parts.a.dtype, dtype_w=parts.b.dtype, m=parts.m, along_k=along_k, words=words, x_packed=x_packed,
-                  batch_dims=len(parts.batch), epilogue=parts.epilogue)
+                  batch_dims=len(parts.batch), epilogue=parts.epilogue, dependent=device.capability >= (9, 0))
     packed, fp8 = itemsize <= 2, parts.dtype in FP8
     if along_k:
         chunks = ceil_div(parts.k, 32 * width)
@@ -491,7 +494,7 @@ def build(problem, device, config):
                  Argument(BStrides, BStrides(*parts.b_strides)), Argument(YStrides, YStrides(*parts.y_strides)),
                  *parts.batch_arguments(), Argument("uint32x3", divisor(groups)), *parts.scales.arguments(),
                  *parts.epilogue_arguments(), program_argument(parts, len(parts.batch)))
-    return (Launch(kernel(config), (groups * parts.batch_size, 1, 1), (32 * config.warps, 1, 1), arguments),)
+    return (Launch(kernel(config), (groups * parts.batch_size, 1, 1), (32 * config.warps, 1, 1), arguments, dependent=config.dependent),)
 
 
 ALGORITHM = Algorithm(op="matmul", name="gemv", supports=supports, workspace=workspace, estimate=estimate, build=build, programs=True)

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
-from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.epilogue import EpilogueParams, EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.program_batches import make_placed
 from ..device.scheduler import locate_in_bands
 from ..device.vec import advance, shared_address, store2, store4
 from ..dispatch import Algorithm, Note
+from ..engine.ahead import make_wait_with_rows
 from ..engine.ampere import MmaTile, make_mma_product, reduced_bytes, registers_needed, run_of, shared_bytes
 from ..engine.ampere_cost import least_seconds, product_seconds, sum_seconds
 from ..engine.ampere_fragments import ITEMSIZE, Stored
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from ..engine.prologues import Made
 
 SKINNY = 16
+AHEAD = 1 << 16  # bytes of long rows that the only block of a multiprocessor asks for while the grid before it still runs
 MOST_WORKSPACE = 1 << 29
 LEAST_STAGES = 4  # of a range of k
 
@@ -57,8 +58,8 @@ TILES = (MmaTile(128, 256, 64, 2, 4, stages=4), MmaTile(128, 128, 64, 2, 2, stag
          MmaTile(64, 32, 128, 2, 1, slices=2, stages=4, blocks=4), MmaTile(32, 32, 256, 1, 1, slices=4, stages=4, blocks=3))
 TILES_SKINNY = (MmaTile(128, 16, 128, 4, 1, stages=5, blocks=2), MmaTile(64, 16, 256, 4, 1, slices=2, stages=5, blocks=2),
                 MmaTile(64, 16, 64, 4, 1, stages=4, blocks=4), MmaTile(32, 16, 512, 2, 1, slices=4, stages=4, blocks=2),
-                MmaTile(16, 16, 1024, 1, 1, slices=8, stages=3, blocks=2), MmaTile(64, 8, 256, 4, 1, slices=2, stages=5, blocks=2),
-                MmaTile(32, 8, 512, 2, 1, slices=4, stages=5, blocks=2), MmaTile(16, 8, 1024, 1, 1, slices=8, stages=4, blocks=2))
+                MmaTile(16, 16, 1024, 1, 1, slices=8, stages=3, blocks=2),
+                MmaTile(32, 8, 512, 2, 1, slices=4, stages=9), MmaTile(16, 8, 1024, 1, 1, slices=8, stages=4, blocks=2))
 # float64 with the shapes of sm_90; before that every one is 8x8x4
 TILES_F64 = (MmaTile(128, 128, 128, 2, 4, stages=4, by_row=1, mma_m=16, mma_k=8),
              MmaTile(128, 64, 128, 2, 2, stages=4, blocks=2, by_row=1, mma_m=16, mma_k=8),
@@ -86,7 +87,7 @@ class KernelConfig:
     """What a kernel is compiled for.
 
     `store`: neighbouring columns of y in one store, 0 where none are; `dependent`: the launch may begin before the one in front of it has
-    ended (sm_90); `epilogue`: None leaves the sums.
+    ended (sm_90), and asks for `ahead` bytes of its rows before that; `epilogue`: None leaves the sums.
     """
     tile: MmaTile
     dtype: str
@@ -98,6 +99,7 @@ class KernelConfig:
     dependent: bool
     accumulator: str
     epilogue: EpilogueSpec | None
+    ahead: int = 0
 
 
 def mma_dtype(problem):
@@ -231,10 +233,21 @@ def bound(problem, device):
 
 
 @functools.cache
+def _make_start(config):
+    """Device function ``start(a, row, m, stride, first, end)``: wait for the previous grid; a tile of few columns has asked for what it
+    reads first of its rows of a."""
+    if not config.dependent:
+        return device_function(lambda a, row, m, stride, first, end: None)
+    item, rows = ITEMSIZE[config.dtype], config.tile.bm
+    wait = make_wait_with_rows(rows if config.ahead else 0, config.ahead // rows, item, config.tile.threads)
+    return device_function(lambda a, row, m, stride, first, end: wait(advance(a, row * stride + first), stride, m - row, end - first))
+
+
+@functools.cache
 def kernel(config):
     """The tiles of y, a block a tile and range of k."""
     tile = config.tile
-    BM, BN, DEPENDENT = tile.bm, tile.bn, config.dependent
+    BM, BN, start = tile.bm, tile.bn, _make_start(config)
     left, right, left_loader, right_loader = stages_of(tile, config.dtype, config.a, config.b, config.edge)
     RUN = run_of(right)
     batch_offsets = make_batch_offsets(config.batch_dims)
@@ -261,17 +274,16 @@ def kernel(config):
         def matmul_mma_partial(a, b, sums, m, n, k, sam, sak, sbk, sbn, range_k, pitch, batch, sizes, strides, tiles, band_tiles, tiles_m,
                                last_rows, made_a, made_b):
             shared = cuda.shared.array(0, u32)
-            if DEPENDENT:
-                launch_dependent_grids()
-                wait_for_previous_grid()
             z, block = divide_remainder(cuda.blockIdx.x, tiles)
             row, column = locate_in_bands(block, band_tiles, tiles_m, last_rows)
             a_at, b_at, _, _ = batch_offsets(z, sizes, strides)
             s = cuda.blockIdx.y
             first = s * range_k
-            row, column = row * BM, column * BN
-            product(state_of_a(advance(a, a_at), row, m - 1, sam, sak, made_a, z, sizes),
-                    state_of_b(advance(b, b_at), column, n - 1, sbn, sbk, made_b, z, sizes), first, min(first + range_k, k), m, row,
+            end = min(first + range_k, k)
+            row, column, a = row * BM, column * BN, advance(a, a_at)
+            start(a, row, m, sam, first, end)
+            product(state_of_a(a, row, m - 1, sam, sak, made_a, z, sizes),
+                    state_of_b(advance(b, b_at), column, n - 1, sbn, sbk, made_b, z, sizes), first, end, m, row,
                     column, shared_address(shared, 0), (n, pitch, sums, (i64(s) * batch + z) * m * pitch))
         return matmul_mma_partial
 
@@ -284,17 +296,15 @@ def kernel(config):
     def matmul_mma(a, b, y, m, n, k, sam, sak, sbk, sbn, sym, syn, sizes, strides, tiles, band_tiles, tiles_m, last_rows,
                    alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride, extras, made_a, made_b, states):
         shared = cuda.shared.array(0, u32)
-        if DEPENDENT:
-            launch_dependent_grids()
-            wait_for_previous_grid()
         z, block = divide_remainder(cuda.blockIdx.x, tiles)
         row, column = locate_in_bands(block, band_tiles, tiles_m, last_rows)
         a_at, b_at, c_at, y_at = batch_offsets(z, sizes, strides)
+        row, column, a = row * BM, column * BN, advance(a, a_at)
+        start(a, row, m, sam, 0, k)
         epilogue = EpilogueParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride,
                                   placed(extras, z, sizes))
-        row, column = row * BM, column * BN
         of_sink = n, y, y_at, sym, syn, epilogue
-        product(state_of_a(advance(a, a_at), row, m - 1, sam, sak, made_a, z, sizes),
+        product(state_of_a(a, row, m - 1, sam, sak, made_a, z, sizes),
                 state_of_b(advance(b, b_at), column, n - 1, sbn, sbk, made_b, z, sizes), 0, k, m, row, column, shared_address(shared, 0),
                 (of_sink, Reducing(n, epilogue, z, states)) if REDUCES else of_sink)
     return matmul_mma
@@ -325,9 +335,12 @@ def build(problem, device, config):
     left, right, left_loader, _ = _stages(parts, tile, dtype)
     each, ranges = _range(parts, tile, dtype, config.ranges)
     epilogue, dependent = None if ranges > 1 else parts.epilogue, device.capability >= (9, 0)
-    full = KernelConfig(tile, dtype, operand_of(parts, "a"), operand_of(parts, "b"), left_loader.edge,
-                        store_of(parts, run_of(right)) if epilogue else 0, len(parts.batch), dependent, problem.compute, epilogue)
-    tiles_m, tiles_n = ceil_div(parts.m, tile.bm), ceil_div(parts.n, tile.bn)
+    tiles_m, tiles_n, a = ceil_div(parts.m, tile.bm), ceil_div(parts.n, tile.bn), operand_of(parts, "a")
+    # blocks of a second wave would ask for what they load at once
+    at_once = tiles_m * tiles_n * parts.batch_size * ranges <= device.sms * tile.blocks
+    ahead = AHEAD // tile.blocks ** 2 if at_once and tile.bn <= SKINNY and a.order == ALONG_K and a.made is None else 0
+    full = KernelConfig(tile, dtype, a, operand_of(parts, "b"), left_loader.edge, store_of(parts, run_of(right)) if epilogue else 0,
+                        len(parts.batch), dependent, problem.compute, epilogue, ahead)
     (sam, sak), (sbk, sbn) = parts.a_strides, parts.b_strides
     common = (*(Argument("int32", v) for v in (parts.m, parts.n, parts.k)), *(Argument("int64", v) for v in (sam, sak, sbk, sbn)))
     tiles = (*parts.batch_arguments(), Argument("uint32x3", divisor(tiles_m * tiles_n)), *band_arguments(tiles_m, tiles_n))

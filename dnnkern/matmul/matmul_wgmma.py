@@ -10,18 +10,20 @@ It wins wherever y has enough tiles for the multiprocessors; below that the sum 
 import functools
 
 from ..device import cuda, device_function, f32, jit, u32
+from ..device.fastmath import minimum
 from ..device.index import ceil_div
 from ..device.tma import tensor_map_address
-from ..device.vec import advance, shared_address
+from ..device.vec import advance, load4, shared_address
 from ..dispatch import Algorithm, Note
-from ..engine.hopper import ROW, Factors, make_matrix_loader, make_product
+from ..engine.hopper import ROW, make_matrix_loader, make_product
 from ..engine.hopper_addend import fits_ring, make_addend_stages
 from ..engine.hopper_columns import columns_ahead, make_columns_ahead, paired_columns
-from ..engine.hopper_plan import (MOST_REDUCED, Config, MatmulOutput, ReducedOutput, Specialisation, addend_argument,
-                                  least_seconds, locate_arguments, make_epilogue_params, make_kept, make_locate, make_sink, operands_of,
-                                  output_arguments, pack_seconds, product_seconds, refusal, slots_of, steps_of, stored_by_tma, tile_count,
-                                  tiles_for, waves_of, wgmma_dtype, y_argument)
-from ..engine.hopper_stores import aside_seconds, boxed_output, staged_addend
+from ..engine.hopper_plan import (MOST_REDUCED, TILES, TILES_OF_MATRICES, Config, MatmulOutput, ReducedOutput, Specialisation,
+                                  addend_argument, least_seconds, locate_arguments, make_epilogue_params, make_kept, make_locate,
+                                  make_sink, operands_of, output_arguments, pack_seconds, product_seconds, refusal, slots_of, steps_of,
+                                  stored_by_tma, tile_count, tiles_for, waves_of, wgmma_dtype, y_argument)
+from ..engine.hopper_promoted import EACH, Factors
+from ..engine.hopper_stores import activation_seconds, aside_seconds, boxed_output, staged_addend
 from ..engine.programs import NOTHING, operand_names, read_operands
 from ..engine.roles import has_row_steps, store_width, stored_by_rows
 from ..engine.row_tiles import row_refusal, row_seconds
@@ -54,7 +56,8 @@ def configs(problem, device):
     """Every tile that reads b as it lies, and has all columns of its rows where a program reduces these."""
     parts = stored_by_rows(problem)
     by_rows = has_row_steps(parts.epilogue)
-    found = tiles_for(operands_of(parts, problem.math)[1].major, problem.a.dtype, None if by_rows else problem.program)
+    found = tiles_for(operands_of(parts, problem.math)[1].major, problem.a.dtype, None if by_rows else problem.program,
+                      (*TILES, *TILES_OF_MATRICES))
     if parts.y.itemsize == 4 and problem.program is not None:
         found = [tile for tile in found if tile.sums <= MOST_REDUCED]  # beside more, what the program reads is spilled
     if parts.y.dtype in FP8 and parts.n > 64 and stored_by_tma(parts, ROW):
@@ -81,7 +84,8 @@ def estimate(problem, device, config):
     states = states_bytes(parts, WARP_ROWS, tile.bn)
     tiles = tile_count(parts, tile) * tile.cluster
     rows = row_seconds(parts.epilogue, tile, waves_of(tiles, device.sms * tile.blocks), device)
-    beside = states_seconds(states, device) + aside_seconds(problem, tile, device, wide=1) + rows + pack_seconds(operands, device)
+    beside = (states_seconds(states, device) + activation_seconds(problem, tile, device) + aside_seconds(problem, tile, device, wide=1)
+              + rows + pack_seconds(operands, device))
     return beside + product_seconds(
         problem, tile, device, tiles, steps_of(parts.k, parts.a.itemsize), parts.m,
         (columns - 1) * parts.a.nbytes, all(x.crosses for x in operands), columns * tile.bn / parts.n if columns > 1 else 1.0)
@@ -98,42 +102,50 @@ def kernel(special):
     """The whole product, one persistent launch."""
     tile, spec = special.tile, special.epilogue
     sink = make_sink(special)
-    a_blocks, b_blocks = special.blocks
+    a_blocks, b_blocks, vector = special.blocks
 
     @device_function
-    def first_factors(tile, k, first_row, thread, out):
+    def find_factors(tile, first_row, out):
         low, high, both, strides = out.scale_a, out.scale_a, out.scale_b, out.scale_strides
         if a_blocks:
-            row = tile.row + first_row
-            last = out.m - 1
-            low = advance(out.scale_a, min(row, last) * strides.a_row + k * strides.a_block)
-            high = advance(out.scale_a, min(row + 8, last) * strides.a_row + k * strides.a_block)
+            row, last = tile.row + first_row, out.m - 1
+            low = advance(out.scale_a, min(row, last) * strides.a_row)
+            high = advance(out.scale_a, min(row + 8, last) * strides.a_row)
         if b_blocks:
-            both = advance(out.scale_b, k * strides.b_block + (tile.column >> 7) * strides.b_column)
+            both = advance(out.scale_b, (tile.column >> 7) * strides.b_column)
         return low, high, both
 
     @device_function
-    def factors_after(state, out):
+    def read_scales(coming, at, scales, stride, k, end):
+        if vector:  # four steps side by side
+            if k < end:
+                coming[at], coming[at + 1], coming[at + 2], coming[at + 3] = load4(scales, k)
+        else:
+            for j in range(EACH):
+                coming[at + j] = scales[minimum(k + j, end - 1) * stride]
+
+    @device_function
+    def read_factors(coming, state, k, end, out):
         low, high, both = state
         if a_blocks:
-            low, high = advance(low, out.scale_strides.a_block), advance(high, out.scale_strides.a_block)
+            read_scales(coming, 0, low, out.scale_strides.a_block, k, end)
+            read_scales(coming, EACH, high, out.scale_strides.a_block, k, end)
         if b_blocks:
-            both = advance(both, out.scale_strides.b_block)
-        return low, high, both
+            for j in range(EACH):
+                coming[2 * EACH + j] = both[minimum(k + j, end - 1) * out.scale_strides.b_block]
 
     @device_function
-    def read_factors(state):
-        low_scale, high_scale, both_scale = state
+    def join_factors(coming, j):
         low, high = f32(1), f32(1)
         if a_blocks:
-            low, high = low_scale[0], high_scale[0]
+            low, high = coming[j], coming[EACH + j]
         if b_blocks:
-            low, high = low * both_scale[0], high * both_scale[0]
+            low, high = low * coming[2 * EACH + j], high * coming[2 * EACH + j]
         return low, high
     epilogue_params, corner = make_epilogue_params(spec), device_function(lambda tile: (tile.row, tile.column, tile.z))
     parameters = device_function(lambda tile, out: (epilogue_params(out, tile.z), out.n))
     product = make_product(tile, make_matrix_loader(tile, *special.operands), make_locate(tile, special.keeps), sink, spec.accumulator,
-                           Factors(first_factors, factors_after, read_factors) if a_blocks or b_blocks else None,
+                           Factors(find_factors, read_factors, join_factors) if a_blocks or b_blocks else None,
                            addend=make_addend_stages(tile, corner, ITEMSIZE[spec.output]) if special.by_ring else None,
                            ahead=make_columns_ahead(tile, spec, special.pairs, parameters) if special.ahead else None,
                            keeps=make_kept(special))
@@ -157,6 +169,13 @@ def kernel(special):
     return matmul_wgmma
 
 
+def _in_fours(scale, parts):
+    """Whether four scales by block along k are 16 aligned bytes, wherever the first of them is a multiple of four."""
+    strides = parts.scales.strides
+    return (parts.scales.a == "block" and strides.a_block == 1 and scale.alignment % 16 == 0 and strides.a_row % 4 == 0
+            and scale.shape[1] % 4 == 0)
+
+
 def build(problem, device, config):
     """Copies where there must be any, then one launch of as many blocks as the device holds, or as there are tiles."""
     tile = config.tile
@@ -174,7 +193,7 @@ def build(problem, device, config):
     further, names = staged if by_ring else boxed, {"c": problem.addend_name, **dict(enumerate(operand_names(problem.program)))}
     further_map = NOTHING if further is None else addend_argument(names, further, operands, (parts.batch_size, parts.m, parts.n))
     special = Specialisation(tile, (*dtypes, a.major, b.major), parts.epilogue, by_tma, not by_tma and store_width(parts, 2) == 2,
-                             (scales.a == "block", scales.b == "block"), staged,
+                             (scales.a == "block", scales.b == "block", _in_fours(problem.scale_a, parts)), staged,
                              pairs, by_ring, columns_ahead(tile, parts.epilogue, pairs), keeps, boxed, by_rows and parts.n < tile.bn)
     b_rows, packed = tile.bn // tile.cluster, a.bytes + b.bytes
     a_map = a.argument(tile.bm, 0)

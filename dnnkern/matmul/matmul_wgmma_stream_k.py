@@ -26,7 +26,7 @@ from ..engine.hopper import Tile, make_matrix_loader, make_product
 from ..engine.hopper_plan import (TILES, MatmulOutput, Specialisation, even_ranges, least_memory_seconds, locate_arguments,
                                   make_epilogue_params, make_sink, operands_of, output_arguments, pack_seconds, product_seconds, refusal,
                                   steps_of, store_argument, stored_by_tma, sum_seconds, tile_count, tiles_for, wgmma_dtype, y_argument)
-from ..engine.hopper_stores import aside_seconds, make_boxed_store, staged_addend
+from ..engine.hopper_stores import activation_seconds, aside_seconds, make_boxed_store, staged_addend
 from ..engine.programs import read_operands
 from ..engine.roles import store_width, stored_by_rows
 from ..engine.split_k import THREADS, bytes_beside, groups_for, make_add_ranges, make_position
@@ -117,7 +117,8 @@ def estimate(problem, device, config):
     copies = pack_seconds(operands_of(parts, problem.math), device)
     sums = sum_seconds(_sums_bytes(parts, config, tiles), device, bytes_beside(problem) * (tiles - config.whole) / tiles)
     waves = product_seconds(problem, tile, device, config.whole, steps) + Cost(math=shorter * 1e-6 * (TIMED.clock / device.clock_hz))
-    return (copies + aside_seconds(problem, tile, device, wide=1) + waves + sums).slowed(slower=COST.unmeasured)
+    aside = activation_seconds(problem, tile, device) + aside_seconds(problem, tile, device, wide=1)
+    return (copies + aside + waves + sums).slowed(slower=COST.unmeasured)
 
 
 @remembered

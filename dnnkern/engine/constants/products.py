@@ -18,21 +18,27 @@ row("engine/hopper_aside", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/resu
     "times that memory would need, while nothing is multiplied, for a program's matrices which threads load and store themselves; for "
     "float32 ones that are loaded ahead by boxes (h100-product-residuals.jsonl)", ("boxes",),
     aside=3.2, boxes=1.0)
+row("matmul/wgmma_epilogue", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/results/h100-weak-spots-mm.jsonl"),
+    "instructions of an activation that are hidden; times that memory would need for c while nothing is multiplied, and where tiles take "
+    "turns",
+    free=8, c=0.6, c_in_turns=1.4)
 row("engine/program_epilogue", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/results/h100-compile.jsonl"),
     "warps that hide what functions at the end of a tile wait for; as many as a kernel by mma.sync is as if it had; instructions of an "
     "element that are hidden; times as many where results are reduced, too; share that shows where tiles take turns",
     ("hiding", "ping_pong"), hiding=8, mma=2, free=6, reduced=5.4, ping_pong=0.5)
 row("engine/simt", h200("h200-matmul-square-float32.jsonl"),
     "clock at which tiles were timed; times a step with 16-bit types; s an element, to begin a tile and store it, of 32 and of 16 bits: "
-    "1048576x64x2", ("half",),
-    clock=1.98e9, half=1.08, end=0.2e-9, end_half=0.45e-9)
+    "1048576x64x2; times a step with operands that are copied element by element, in tiles of fewer than 256 columns; tiles that a last "
+    "one counts for more, whose warps have a multiprocessor alone (h100-weak-spots-mm.jsonl)", ("half",),
+    clock=1.98e9, half=1.08, end=0.2e-9, end_half=0.45e-9, narrow=1.3, lone=0.6)
 row("engine/ampere", h200("h200-matmul-odd-bfloat16.jsonl"),
     "s of a sum's launch, of a load from memory, of a block before its first and after its last product; share of the tensor cores' rate, "
-    "of the memory's; bytes a clock of shared memory; the L2's rate over the memory's; cycles of a warp's access to memory, that a warp "
-    "waits in a step, a stage, a narrow access; exponent of the norm",
+    "of the memory's, by tiles of up to 16 columns (h100-weak-spots-mm.jsonl); bytes a clock of shared memory; the L2's rate over the "
+    "memory's, by such tiles, which read most but once; cycles of a warp's access to memory, that a warp waits in a step, a stage, a "
+    "narrow access; exponent of the norm",
     ("sum_launch", "latency", "block", "math", "shared", "l2", "access", "step", "stage", "power"),
-    sum_launch=1.5e-6, latency=1.0e-6, block=2.0e-6, math=0.92, memory=0.9, shared=128, l2=1.4, access=2, step=40, stage=120, narrow=40,
-    power=4)
+    sum_launch=1.5e-6, latency=1.0e-6, block=2.0e-6, math=0.92, memory=0.9, few=0.97, shared=128, l2=1.4, few_l2=3.5, access=2, step=40,
+    stage=120, narrow=40, power=4)
 row("engine/mma_rate", Source("nominal", "sm_80, sm_90a and others"),
     "operations a clock of a multiprocessor's tensor cores with mma.sync: of sm_80, of sm_90 (five eighths of wgmma's, a guess), of "
     "others; tf32, int8, float64, 16 bits",
@@ -44,9 +50,10 @@ row("matmul/textbook", h200("h200-matmul-ladder-bfloat16.jsonl"),
 row("matmul/naive", h200("h200-matmul-ladder-bfloat16.jsonl"),
     "s of a launch and its ends; cycles of a step's chain; bytes a clock of the L1; threads of a multiprocessor", ("start",),
     start=4e-6, chain=30, l1=16, resident=2048)
-row("matmul/grouped", GUESSED,
-    "cycles to search 32 groups, in the kernels of tiles and of wgmma",
-    search=800, wgmma_search=300)
+row("matmul/grouped", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/results/h100-weak-spots-mm.jsonl"),
+    "cycles to search 32 groups, in the kernels of tiles and of wgmma; s that show of a byte that tiles of wgmma read from the L2",
+    ("search", "wgmma_search"),
+    search=800, wgmma_search=300, l2=1.1e-14)
 row("matmul/split_k", GUESSED,
     "s of the sum's launch",
     sum_launch=2.5e-6)
@@ -54,10 +61,10 @@ row("matmul/stream_k", GUESSED,
     "times as long as counted: no GPU has timed it, so it has to promise more than what has been",
     unmeasured=1.03)
 row("matmul/gemv", h200("h200-matmul-skinny-bfloat16.jsonl"),
-    "s of a launch and its ends; instructions of a multiply-add of float64, float32, int8, packed 16-bit elements; share of the rate at "
-    "which they are issued; bytes a second that a block reads: 2x64x1048576 (h200-conv-bwd-filter-unet-float16.jsonl); s of 16 warps a "
-    "multiprocessor: 1048576x2x64 (h200-conv-fwd-unet-float16.jsonl)",
-    start=3.2e-6, float64=2.0, float32=1.2, int8=0.35, bits16=2.1, rate=0.8, block=62e9, wave=1.27e-6)
+    "s of a launch and its ends; instructions of a multiply-add of float64, float32, int8, packed 16-bit elements, and those with more "
+    "than two rows (h100-weak-spots-mm.jsonl); share of the rate at which they are issued; bytes a second that a block reads: 2x64x1048576 "
+    "(h200-conv-bwd-filter-unet-float16.jsonl); s of 16 warps a multiprocessor: 1048576x2x64 (h200-conv-fwd-unet-float16.jsonl)",
+    start=2.6e-6, float64=2.0, float32=1.2, int8=0.35, bits16=2.1, several=2.4, rate=0.8, block=62e9, wave=1.27e-6)
 
 # ---- convolution; the times of tiles stand beside the tiles: `implicit_gemm_wgmma.FURTHER_TILES`, `winograd.TILES`, `fft.plan.TILES`
 
