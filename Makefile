@@ -1,4 +1,4 @@
-# make demo, test, test-full, frameworks, test-torch, dist, smoke, release, planted, fuzz, machine-code, casts, packs, bench, lint, api, licences,
+# make help, demo, test, test-full, frameworks, test-torch, dist, smoke, release, planted, fuzz, machine-code, casts, packs, bench, lint, api, licences,
 # docs: each first makes the environment it needs, in $(VENV), and installs nothing again until setup.cfg changes.
 #
 #   make test PYTHON=python3.13         another interpreter: give it another VENV too
@@ -28,7 +28,10 @@ endif
 TESTED = $(or $(wildcard $(BIN)/python),$(PYTHON))
 PYTHONS ?= $(shell $(TESTED) .ci/pythons.py)
 
-.PHONY: demo test test-full frameworks test-torch dist smoke release planted fuzz machine-code casts packs bench lint api licences docs clean
+.PHONY: help demo test test-full frameworks test-torch dist smoke release planted fuzz machine-code casts packs bench lint api licences docs clean
+
+help:
+	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
 
 demo: $(call with,demo$(CUDA:%=-%))
 	mkdir -p build
@@ -108,6 +111,7 @@ clean:
 
 # The environment begins anew when what it should hold changes; each extra is then added where it is first needed.
 $(VENV)/made: setup.cfg pyproject.toml
+	@[ ! -e $(VENV) ] || [ -e $@ ] || { echo "$(VENV) exists, and was not made here. Expected another: make VENV=folder, or BIN=its/bin; make clean removes it"; exit 1; }
 	rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
 	touch $@
