@@ -13,7 +13,7 @@ from ...device import cuda, f32, i64, jit
 from ...device.convert import element
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.numeric import bits_float, float_bits, round_tf32
-from ...device.vec import advance, store4
+from ...device.vec import advance, store4_from
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, Cost, flight_rate, memory_seconds, overlap
 from ...engine.dropout_bits import drawn
@@ -136,7 +136,7 @@ def bias_kernel(kind, columns):
         thread, begin = cuda.threadIdx.x, offsets.backwards if cuda.blockIdx.y else offsets.forwards
         group, column = thread >> LOG, (cuda.blockIdx.x << LOG) + (thread & (columns - 1))
         width, total = i64(SLOTS_OF) * units[0], T(0)
-        inside, at = column < width, cuda.blockIdx.y * i64(apart) + column
+        inside, at = column < width, cuda.blockIdx.y * apart + column
         for first in range(group, rows, SPAN):
             for u in range(IN_FLIGHT):
                 row = first + u * GROUPS
@@ -209,7 +209,7 @@ def transpose_kernel():
                 if first + line < width and begin + four < rows:
                     for w in range(4):
                         words[w] = bits_float(round_tf32(float_bits(tile[line * PITCH + four + w])))
-                    store4(target, (first + line) * rows + begin + four, (words[0], words[1], words[2], words[3]))
+                    store4_from(target, (first + line) * rows + begin + four, words, 0)
         cuda.syncthreads()
         tile[thread] = total
         cuda.syncthreads()
