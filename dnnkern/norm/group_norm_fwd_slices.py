@@ -174,7 +174,7 @@ def fits(problem, device):
 
 
 def estimate(problem, device, config):
-    """Bytes at the rate that those in flight sustain, which are under way for all but `wait` of a block's life; the grid's last blocks;
+    """Bytes at the rate that those in flight sustain, in flight for all but `wait` of a block's life; the grid's last blocks;
     short runs of a pixel."""
     view = view_of(problem)
     clusters = view.images * view.groups // config.groups

@@ -199,8 +199,9 @@ row("norm/group", h200("h200-group-norm.jsonl"),
     "that are enough", ("enough",),
     in_flight=100e3, split=0.9, one_block=0.9, rate=0.92, enough=512)
 row("norm/slices", h100("h100-weak-spots-band.jsonl"),
-    "share of memory's rate; s that a block's bytes are not in flight, least share that leaves; share with 16-bit elements, with one block a "
-    "multiprocessor, with one, two and four chunks of 16 bytes of a pixel; threads that are enough", ("one_block", "chunks_1", "chunks_2", "enough"),
+    "share of memory's rate; s that a block's bytes are not in flight, least share that leaves; share with 16-bit elements, with one block "
+    "a multiprocessor, with one, two and four chunks of 16 bytes of a pixel; threads that are enough",
+    ("one_block", "chunks_1", "chunks_2", "enough"),
     rate=0.99, wait=0.43e-6, least=0.1, narrow=0.97, one_block=0.8, chunks_1=0.5, chunks_2=0.75, chunks_4=0.92, enough=512)
 row("norm/merge_naive", GUESSED,
     "s that a thread waits for a part",

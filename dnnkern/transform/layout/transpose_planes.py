@@ -159,8 +159,8 @@ def estimate(problem, device, config):
 
 @functools.cache
 def make_elements(itemsize):
-    """Device functions ``gather(words, base, at, step, place)``, V elements of shared memory, `step` bytes apart, as four words, and
-    ``scatter(words, k, base, at, step, place)``, the other way, from word k on; ``place(byte)`` is where a byte of the planes lies."""
+    """Device functions ``gather(words, base, at, step)``, V elements of shared memory, `step` bytes apart, as four words, and
+    ``scatter(words, k, base, at, step)``, the other way, from word k on; ``location(byte)`` is where a byte of the planes lies."""
     V = 16 // itemsize
     if itemsize == 2:
         @device_function
@@ -180,13 +180,13 @@ def make_elements(itemsize):
             store_shared_u32(base + u32(byte), value)
     PER = 4 // itemsize
 
-    def make(place):
+    def make(location):
         @device_function
         def gather(words, base, at, step):
             for w in range(4):
-                word = take(base, place(at + w * PER * step))
+                word = take(base, location(at + w * PER * step))
                 if PER == 2:
-                    word = word | take(base, place(at + (w * PER + 1) * step)) << u32(16)
+                    word = word | take(base, location(at + (w * PER + 1) * step)) << u32(16)
                 words[w] = word
 
         @device_function
@@ -195,7 +195,7 @@ def make_elements(itemsize):
                 word = words[k + v // PER]
                 if PER == 2 and v & 1:
                     word = word >> u32(16)
-                put(base, place(at + v * step), word)
+                put(base, location(at + v * step), word)
         return gather, scatter
     return make
 
@@ -212,9 +212,9 @@ def kernel(config):
     PLANES = SCALE * P
 
     @device_function
-    def place(byte):
+    def location(byte):
         return byte + ((byte >> 7) << 4) if PADDED else byte
-    gather, scatter = make_elements(config.itemsize)(place)
+    gather, scatter = make_elements(config.itemsize)(location)
     offsets = make_offsets(config.dims, config.wide)
 
     @jit(launch_bounds=(THREADS, BLOCKS))
@@ -238,7 +238,7 @@ def kernel(config):
             for n in range(LOADS):
                 e = thread + n * THREADS
                 if not RAGGED or e < COUNT:
-                    store_shared_4u32(base + u32(place(16 * e)), words[4 * n], words[4 * n + 1], words[4 * n + 2], words[4 * n + 3])
+                    store_shared_4u32(base + u32(location(16 * e)), words[4 * n], words[4 * n + 1], words[4 * n + 2], words[4 * n + 3])
             cuda.syncthreads()
             # rows of channels out
             for n in range(LOADS):
@@ -265,7 +265,7 @@ def kernel(config):
             for n in range(LOADS):
                 e = thread + n * THREADS
                 if e < count:
-                    store4(as_u32(stretch), 4 * e, load_shared_4u32(base + u32(place(16 * e))))
+                    store4(as_u32(stretch), 4 * e, load_shared_4u32(base + u32(location(16 * e))))
     return transpose_planes
 
 
