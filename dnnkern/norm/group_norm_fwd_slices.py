@@ -186,7 +186,7 @@ def estimate(problem, device, config):
     rate *= COST.one_block if config.blocks == 1 else 1.0  # nothing is in flight while the block computes
     rate *= {1: COST.chunks_1, 2: COST.chunks_2, 4: COST.chunks_4}.get(config.columns, 1.0) if config.last else 1.0
     return LAUNCH + Cost(memory=memory_seconds(problem.bytes, device) / rate).slowed(
-        idle=1 / occupied(blocks * config.lanes, COST.enough, device), tail=tail(blocks, config.blocks, device))
+        idle=1 / occupied(blocks * config.lanes, COST.enough, device), tail=(1 + tail(blocks, config.blocks, device)) / 2)
 
 
 @functools.cache

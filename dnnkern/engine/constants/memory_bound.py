@@ -127,9 +127,11 @@ row("reduce/ways", h200("h200-reduce.jsonl"),
 row("softmax/rows", h200("h200-softmax-fwd-rows.jsonl"),
     "bytes in flight that memory's rate takes; instructions of an element forward, of one of 16 bits, backward, of an access, of a thread "
     "and row; threads that are enough; times as long with unaligned rows, for each block of a cluster forward, for each register beyond "
-    "four of a warp, with rows in shared memory; exponent of the norm; s of a cluster's launch", ("access", "thread", "enough", "power"),
+    "four of a warp, with rows in shared memory, of a cluster for each thread of a block over the blocks of a multiprocessor, and with 16 "
+    "bits (h100-weak-spots-band.jsonl); exponent of the norm; s of a cluster's launch",
+    ("access", "thread", "enough", "power", "parts", "parts_16"),
     in_flight=32e3, element=14, element_16=12, element_bwd=6, access=10, thread=30, enough=512, heads=1.03, cluster=0.065, register=1.01,
-    shared=1.01, power=12, cluster_launch=2e-6)
+    shared=1.01, parts=2e-4, parts_16=1.08, power=12, cluster_launch=2e-6)
 row("softmax/waits_fwd", h200("h200-softmax-fwd-rows.jsonl"),
     "s of a block: at least, for each element of a thread, for each thread, twice that where a part of the row is in shared memory, for "
     "each block of its cluster, and in a cluster for each element of a thread once more: rows of 1024 to 65536",
@@ -202,7 +204,7 @@ row("norm/slices", h100("h100-weak-spots-band.jsonl"),
     "share of memory's rate; s that a block's bytes are not in flight, least share that leaves; share with 16-bit elements, with one block "
     "a multiprocessor, with one, two and four chunks of 16 bytes of a pixel; threads that are enough",
     ("one_block", "chunks_1", "chunks_2", "enough"),
-    rate=0.99, wait=0.43e-6, least=0.1, narrow=0.97, one_block=0.8, chunks_1=0.5, chunks_2=0.75, chunks_4=0.92, enough=512)
+    rate=0.99, wait=0.55e-6, least=0.1, narrow=0.97, one_block=0.8, chunks_1=0.5, chunks_2=0.75, chunks_4=0.92, enough=512)
 row("norm/merge_naive", GUESSED,
     "s that a thread waits for a part",
     wait=1e-6)
