@@ -245,21 +245,6 @@ def test_a_part_in_shared_memory(op, shape, dtype):
         contract.check(variant, case, again=False, **contract.ONCE)
 
 
-# ---- two rows of a cluster
-
-@pytest.mark.parametrize("op, shape, dtype", [("layer_norm_fwd", (3, 8200), "float32"), ("rms_norm_fwd", (2, 8200), "float32"),
-                                              ("layer_norm_fwd", (3, 20000), "bfloat16")])
-def test_two_rows_meet_at_once(op, shape, dtype):
-    """The last cluster has one row alone where they are odd."""
-    case = next(c for c in cases.modules()[op].CASES if c.id.startswith("rows"))
-    case = dataclasses.replace(case, shape=shape, dtype=dtype, extra=False, around=3.0)
-    cluster = next(a for a in dispatch.algorithms(op) if a.name == "cluster")
-    found = [v for v in cluster.variants(case.problem(), contract.device()) if v.config.rows == 2 and v.config.cluster == 2]
-    assert found
-    for variant in found:
-        contract.check(variant, case, again=False, **contract.ONCE)
-
-
 # ---- rows in pieces
 
 @pytest.mark.parametrize("shape, dtype, extra", [((2, 5000), "float32", False), ((1, 20011), "bfloat16", True),

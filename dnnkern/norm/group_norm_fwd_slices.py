@@ -34,7 +34,7 @@ from ._moments import make_inverses, make_join
 
 COST = constants("norm/slices")
 
-LANES, CLUSTERS, SEGMENTS = (512, 256, 128), (1, 2, 4, 8), (8, 4, 2, 1)  # segments: chunks of 16 bytes of a pixel
+LANES, CLUSTERS, SEGMENTS = (512, 256), (1, 2, 4, 8), (8, 4, 2, 1)  # segments: chunks of 16 bytes of a pixel
 # Vectors of a thread there, all of them, and where there are others in shared memory, by elements of one, each of which has weights.
 REGISTERS = {4: (7, 5), 8: (5, 4)}
 RESIDENT = 1024              # threads of a multiprocessor

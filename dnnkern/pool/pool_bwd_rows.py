@@ -33,6 +33,7 @@ COST = constants("pool/bwd_rows")
 THREADS = 256
 MOST_LOADED = 24  # outputs of a row; a gradient or an index each takes a register or half of one
 MOST_PIXELS = 32
+MOST_OF_TWO = 16  # pixels, in rows of two strides: with more of them, rows of one stride were faster
 MOST_HELD = 56    # registers for sums and what is in flight, where all rows of outputs are
 
 
@@ -118,7 +119,8 @@ def _flat_configs(problem):
         return []
     heights = [along(problem, 1, times) for times in (1, 2)]
     found = [_config(problem, nbytes, h.pixels, h) for nbytes in (16, 32) for h in heights]
-    return [c for c in dict.fromkeys(found) if c.words + c.rows * c.pixels * (1 + (c.dtype == "float64")) <= MOST_HELD]
+    found = [c for c in dict.fromkeys(found) if c.rows <= c.height.stride or c.rows * c.pixels <= MOST_OF_TWO]
+    return [c for c in found if c.words + c.rows * c.pixels * (1 + (c.dtype == "float64")) <= MOST_HELD]
 
 
 def _fits(config):

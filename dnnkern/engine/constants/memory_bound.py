@@ -159,10 +159,11 @@ row("softmax/split", h200("h200-bandwidth.md"),
 row("norm/forward", h200("h200-layer-norm-fwd.jsonl"),
     "s of a block: at least, for each 16 bytes of a thread, in a cluster, and for each block of it: rows of 1024 to 65536; times that "
     "with RMS norm, with weights that are loaded alone; bytes in flight that memory's rate takes; share of it with weights loaded alone; "
-    "times as long for each unit beyond four of a warp; exponent of the norm; threads that are enough; times as long with a program and "
-    "one block a multiprocessor: 2048x8192 with an addition, an H100 (h100-graph-norm.jsonl)", ("enough", "power"), lonely=1.4,
-    alone=1.3e-6, unit=0.78e-6, cluster=2e-6, block=0.1e-6, rms=0.85, single_wait=2.0, in_flight=32e3, single=0.5, beyond=1.02, power=12,
-    enough=512)
+    "times as long for each unit beyond four of a warp, and for each of a thread below three (h100-weak-spots-band.jsonl); exponent of the "
+    "norm; threads that are enough; times as long with a program and one block a multiprocessor: 2048x8192 with an addition, an H100 "
+    "(h100-graph-norm.jsonl)", ("enough", "power"), lonely=1.4,
+    alone=1.3e-6, unit=0.78e-6, cluster=2e-6, block=0.1e-6, rms=0.85, single_wait=2.0, in_flight=32e3, single=0.5, beyond=1.02, few=1.012,
+    power=12, enough=512)
 row("norm/backward", h200("h200-layer-norm-bwd.jsonl"),
     "instructions of an element of 32 and of 16 bits, more if not kept, more of narrow accesses, of a row of a thread, of a cluster's "
     "block; threads that issue at the full rate alone, and together; share of that rate; s that a step waits in a block, a warp, a "
@@ -204,7 +205,7 @@ row("norm/slices", h100("h100-weak-spots-band.jsonl"),
     "share of memory's rate; s that a block's bytes are not in flight, least share that leaves; share with 16-bit elements, with one block "
     "a multiprocessor, with one, two and four chunks of 16 bytes of a pixel; threads that are enough",
     ("one_block", "chunks_1", "chunks_2", "enough"),
-    rate=0.99, wait=0.55e-6, least=0.1, narrow=0.97, one_block=0.8, chunks_1=0.5, chunks_2=0.75, chunks_4=0.92, enough=512)
+    rate=0.99, wait=0.55e-6, least=0.1, narrow=0.93, one_block=0.8, chunks_1=0.5, chunks_2=0.75, chunks_4=0.92, enough=512)
 row("norm/merge_naive", GUESSED,
     "s that a thread waits for a part",
     wait=1e-6)
@@ -289,9 +290,10 @@ row("transform/few", h200("h200-transpose.jsonl"),
 row("transform/tiled", h200("h200-transpose.jsonl"),
     "instructions of a chunk of a thread, of each access of a narrower one; share of the waste of tiles that counts", ("chunk",),
     chunk=60, narrow=12, waste=0.75)
-row("transform/planes", COUNTED,
-    "bytes in flight of a multiprocessor that memory's rate takes; instructions of a chunk, of an element of it",
-    in_flight=64e3, chunk=30, element=5)
+row("transform/planes", h100("h100-weak-spots-band.jsonl"),
+    "bytes in flight of a multiprocessor that memory's rate takes; instructions of a chunk, of an element of it; times as long with planes "
+    "of whole chunks", ("in_flight", "chunk", "element"),
+    in_flight=64e3, chunk=30, element=5, whole=1.05)
 row("transform/im2col_naive", GUESSED,
     "instructions of an element",
     element=600)

@@ -154,7 +154,8 @@ def estimate(problem, device, config):
     rate = flight_rate(16 * config.chunks * config.plane * config.blocks, COST.in_flight)
     chunk = COST.chunk + COST.element * config.side
     work = overlap(memory=memory / rate, issue=issue_seconds(blocks * config.threads * config.loads, chunk, device))
-    return LAUNCH + work.slowed(tail=tail(blocks, config.blocks, device))
+    whole = COST.whole if pixel.size * config.itemsize % 16 == 0 else 1.0  # as `tiled` reads them
+    return LAUNCH + work.slowed(tail=(1 + tail(blocks, config.blocks, device)) / 2, slower=whole)
 
 
 @functools.cache
