@@ -89,7 +89,9 @@ def test_all_outputs_of_a_patch_are_in_flight(op, words, algo, loads):
     config = next(v.config for v in algorithm.variants(problem, target) if shape(v.config))
     (launch,) = algorithm.build(problem, target, config)
     code = machine_code(launch.kernel, launch.signature, "sm_90a")
-    assert accesses(code, "LDG") == {128: loads} and accesses(code, "STG") == {128: 4} and code.registers <= 80
+    # of a second vector of a row one output alone is of use
+    assert accesses(code, "LDG") == ({128: loads} if algo == "patches" else {128: loads // 2, 32: loads // 2})
+    assert accesses(code, "STG") == {128: 4} and code.registers <= 80
     names = [line.split()[0] for line in code.lines]
     last = max(k for k, name in enumerate(names) if name.startswith("LDG"))
     assert not any(name.startswith(("FADD", "FSEL")) for name in names[:last])
@@ -101,7 +103,8 @@ def test_no_maximum_before_all_taps_are_loaded(words, algo, most):
     """Four blocks a multiprocessor."""
     code, _, _ = assembled("max_pool_fwd", words, algo)
     names = [line.split()[0] for line in code.lines]
-    assert names[:names.index(next(n for n in names if n.startswith("FMNMX")))].count("LDG.E.128.CONSTANT") == 9
+    first = names.index(next(n for n in names if n.startswith("FMNMX")))
+    assert sum(n.startswith("LDG") for n in names[:first]) == 9
     assert code.registers <= most
 
 

@@ -257,9 +257,9 @@ def kernel(config):
         image, slice_ = divide_remainder(cuda.blockIdx.x >> CLUSTER_LOG, slices)
         column, first = thread & (COLUMNS - 1), thread >> LOG_COLUMNS
         own = max(min(share, pixels - rank * share), 0)
-        begin = i64(rank * share)
-        x = advance(x, image * image_strides.x + slice_ * slice_strides.x + begin * pixel_strides.x + column * i64(E))
-        y = advance(y, image * image_strides.y + slice_ * slice_strides.y + begin * pixel_strides.y + column * i64(E))
+        begin = rank * share
+        x = advance(x, image * image_strides.x + slice_ * slice_strides.x + begin * pixel_strides.x + column * E)
+        y = advance(y, image * image_strides.y + slice_ * slice_strides.y + begin * pixel_strides.y + column * E)
         mine = max((own - first + (TURN - 1)) >> LOG_TURN, 0)
         # load all
         base = shared_address(dynamic, 0) + 16 * u32(thread) if SHARED else u32(0)

@@ -13,7 +13,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64, jit, u32
+from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.groups import access_words, make_reader, make_writer, scalar_of
 from ..device.index import ceil_div
@@ -172,8 +172,8 @@ def kernel(config):
     Total, V, ROWS, PIXELS, STRIDE = scalar_of(config.dtype), config.outputs, config.rows, config.pixels, config.stride
     MAX, WIDTH, WHOLE, DOWN = config.index is not None, WORDS.get(config.index, 1), config.whole, config.down
     H = config.height or Along(1, 1, 0, 1)
-    FLAT, FIRST_H, STEP_H, STRIDE_H, PADDING_H, TAPS_H = (config.height is not None, H.first, H.pixels // H.stride, H.stride, H.padding,
-                                                          H.taps)
+    FLAT, FIRST_H, STEP_H, STRIDE_H, BEFORE, TAPS_H = (config.height is not None, H.first, H.pixels // H.stride, H.stride,
+                                                       H.padding - H.first * H.stride, H.taps)
     Int, coordinates = i64 if config.wide else i32, make_coordinates(True)
     VECTORS, SKIP, FIRST, TAPS, PADDING = config.vectors, config.skip, config.first, config.taps, config.padding
     Raw, LENGTH, fetch, unpack = make_reader(config.dtype, V, config.y_words)
@@ -184,6 +184,12 @@ def kernel(config):
     ROW, STRETCH, TOTALS = VECTORS * LENGTH, VECTORS * V, ROWS * PIXELS
     ROW_INDICES = STRETCH * WIDTH
     BUFFER, INDICES = DOWN * ROW, DOWN * ROW_INDICES if MAX else 1
+
+    @device_function
+    def meets(output, pixel):
+        """Whether the window of a row of outputs has a row of pixels."""
+        tap = pixel + BEFORE - output * STRIDE_H
+        return tap >= 0 and tap < TAPS_H
 
     @jit(launch_bounds=(THREADS, 3))
     def pool_bwd_rows(dy, index, dx, threads, chunks, axes, extents, x_stride, y_stride, index_stride):
@@ -232,8 +238,7 @@ def kernel(config):
                                 values[k] *= reciprocal(rows * counted(first_w, taps_w, axes.w))
                         # each pixel adds what belongs to it
                         for r in range(ROWS):
-                            tap_h = r + PADDING_H - (FIRST_H + a) * STRIDE_H
-                            if not FLAT or tap_h >= 0 and tap_h < TAPS_H:
+                            if not FLAT or meets(a, r):
                                 covered = FLAT or (h + r >= first_h) & (h + r < first_h + taps_h)
                                 row = pixel_number(d, h + r, w, axes)
                                 for k in range(STRETCH):
