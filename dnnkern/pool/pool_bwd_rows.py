@@ -34,6 +34,7 @@ THREADS = 256
 MOST_LOADED = 24  # outputs of a row; a gradient or an index each takes a register or half of one
 MOST_PIXELS = 32
 MOST_OF_TWO = 16  # pixels, in rows of two strides: with more of them, rows of one stride were faster
+THREE_BLOCKS = 42  # registers so, up to which three blocks a multiprocessor spill none
 MOST_HELD = 56    # registers for sums and what is in flight, where all rows of outputs are
 
 
@@ -67,6 +68,16 @@ class Config:
         """In flight."""
         each = element(self.dtype).storage.itemsize / 4 + WORDS.get(self.index, 0)
         return self.down * self.vectors * self.outputs * each
+
+    @property
+    def held(self):
+        """Registers of a thread for sums and what is in flight."""
+        return self.words + self.rows * self.pixels * (2 if self.dtype == "float64" else 1)
+
+    @property
+    def blocks(self):
+        """Of a multiprocessor, that its registers should hold."""
+        return 2 if self.height and self.held > THREE_BLOCKS else 3
 
     @property
     def pixels(self):
@@ -120,7 +131,7 @@ def _flat_configs(problem):
     heights = [along(problem, 1, times) for times in (1, 2)]
     found = [_config(problem, nbytes, h.pixels, h) for nbytes in (16, 32) for h in heights]
     found = [c for c in dict.fromkeys(found) if c.rows <= c.height.stride or c.rows * c.pixels <= MOST_OF_TWO]
-    return [c for c in found if c.words + c.rows * c.pixels * (1 + (c.dtype == "float64")) <= MOST_HELD]
+    return [c for c in found if c.held <= MOST_HELD]
 
 
 def _fits(config):
@@ -163,7 +174,7 @@ def estimate(problem, device, config):
     loaded = rows * config.vectors * max(8, config.outputs * (problem.x.itemsize + 4 * WORDS.get(config.index, 0)))
     work = overlap(exposed=COST.exposed, issue=issue_seconds(units, each, device), memory=memory_seconds(problem.bytes, device),
                    l1=units * loaded / (COST.l1 * device.sms * device.clock_hz))
-    return LAUNCH + work.slowed(tail=tail(ceil_div(units, THREADS), COST.blocks, device))
+    return LAUNCH + work.slowed(tail=tail(ceil_div(units, THREADS), config.blocks, device))
 
 
 @functools.cache
@@ -191,7 +202,7 @@ def kernel(config):
         tap = pixel + BEFORE - output * STRIDE_H
         return tap >= 0 and tap < TAPS_H
 
-    @jit(launch_bounds=(THREADS, 3))
+    @jit(launch_bounds=(THREADS, config.blocks))
     def pool_bwd_rows(dy, index, dx, threads, chunks, axes, extents, x_stride, y_stride, index_stride):
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < threads:

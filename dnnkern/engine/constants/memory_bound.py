@@ -108,7 +108,7 @@ row("pool/bwd_patches", COUNTED,
 row("pool/bwd_rows", h200("h200-bandwidth.md"),
     "instructions of a thread, a group, a pair of pixel and output of a maximum and of an average, a pixel; pixels of ragged rows, times; "
     "bytes a clock of the L1; share that shows", ("exposed",),
-    thread=150, group=10, maximum=3, average=2, pixel=3, ragged=3, l1=100, exposed=0.5, blocks=3)
+    thread=150, group=10, maximum=3, average=2, pixel=3, ragged=3, l1=100, exposed=0.5)
 
 # ---- reduce
 
