@@ -103,6 +103,18 @@ def test_groups_in_registers_are_read_once(words, threads):
     assert code.registers * threads * config.blocks <= 65536
 
 
+@pytest.mark.parametrize("words", ["64x256x56x56 f32 nhwc g32", "64x256x56x56 bf16 nhwc g32 swish", "8x64x256x256 f32"])
+def test_slices_are_read_once(words):
+    """By 16 bytes, a part of them to shared memory; the configurations that are likely to be chosen."""
+    problem = parse_problem(words.split(), "group_norm_fwd")
+    slices = next(a for a in dispatch.algorithms("group_norm_fwd") if a.name == "slices")
+    for variant in slices.variants(problem, device("sm_90a"))[:2]:
+        (launch,) = variant.build(problem, device("sm_90a"), variant.config)
+        code, config = machine_code(launch.kernel, launch.signature, "sm_90a"), variant.config
+        assert accesses(code, "LDG.E.128") == {128: config.registers} and code.count("LDGSTS") == config.shared
+        assert set(accesses(code, "STG")) == {32, 128} and code.registers * config.lanes * config.blocks <= 65536
+
+
 @pytest.mark.parametrize("layout, loads, stores", [("nhwc", {128: 1, 32: 2}, {128: 1}), ("nchw", {64: 12}, {64: 8})])
 def test_windows_of_channels_are_loaded_once(layout, loads, stores):
     """Of the units beside its own a thread loads no more than the window reaches."""

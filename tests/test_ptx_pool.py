@@ -77,6 +77,37 @@ def test_gradients_are_gathered_for_patches(op, words, loads, stores):
     check_arithmetic(code, words)
 
 
+@pytest.mark.parametrize("op, words, algo, loads", [
+    ("max_pool_bwd", "64x64x112x112 f32 3x3 s2 p1 nhwc", "patches", 8), ("avg_pool_bwd", "32x64x224x224 f16 2x2 nhwc", "patches", 1),
+    ("max_pool_bwd", "64x64x112x112 f32 3x3 s2 p1", "rows", 8)])
+def test_all_outputs_of_a_patch_are_in_flight(op, words, algo, loads):
+    """Of one stride each way, and of rows of 8 pixels: all loads come before the first sum."""
+    problem, target = parse_problem(words.split(), op), device("sm_90a")
+    algorithm = next(a for a in dispatch.algorithms(op) if a.name == algo)
+    shape = (lambda c: (c.height.pixels, c.width.pixels, c.channels * problem.x.itemsize) == (2, 2, 16)) if algo == "patches" else (
+        lambda c: c.height is not None and (c.rows, c.pixels) == (2, 8))
+    config = next(v.config for v in algorithm.variants(problem, target) if shape(v.config))
+    (launch,) = algorithm.build(problem, target, config)
+    code = machine_code(launch.kernel, launch.signature, "sm_90a")
+    # of a second vector of a row one output alone is of use
+    assert accesses(code, "LDG") == ({128: loads} if algo == "patches" else {128: loads // 2, 32: loads // 2})
+    assert accesses(code, "STG") == {128: 4} and code.registers * 256 * config.blocks <= 65536
+    names = [line.split()[0] for line in code.lines]
+    last = max(k for k, name in enumerate(names) if name.startswith("LDG"))
+    assert not any(name.startswith(("FADD", "FSEL")) for name in names[:last])
+
+
+@pytest.mark.parametrize("words, algo, most", [("64x64x112x112 f32 3x3 s2 p1 index nhwc", "channels", 64),
+                                               ("64x64x112x112 f32 3x3 s2 p1 index", "rows", 64)])
+def test_no_maximum_before_all_taps_are_loaded(words, algo, most):
+    """Four blocks a multiprocessor."""
+    code, _, _ = assembled("max_pool_fwd", words, algo)
+    names = [line.split()[0] for line in code.lines]
+    first = names.index(next(n for n in names if n.startswith("FMNMX")))
+    assert sum(n.startswith("LDG") for n in names[:first]) == 9
+    assert code.registers <= most
+
+
 @pytest.mark.parametrize("op, words", [
     ("max_pool_fwd", "64x64x112x112 f32 3x3 s2 p1 index"), ("avg_pool_fwd", "64x64x112x112 f32 3x3 s2 p1"),
     ("max_pool_bwd", "64x64x112x112 f32 3x3 s2 p1"), ("avg_pool_bwd", "64x512x13x13 f32 7x7 adaptive")])
@@ -94,13 +125,14 @@ def test_channels_that_are_no_chunks():
 
 
 @pytest.mark.parametrize("op, words, widths, stores, instructions", [
-    ("max_pool_fwd", "64x64x112x112 bf16 3x3 s2 p1 index", {32, 128}, {128}, 100),
+    ("max_pool_fwd", "64x64x112x112 bf16 3x3 s2 p1 index", {16, 32, 128}, {128}, 100),
     ("avg_pool_fwd", "64x64x112x112 f32 3x3 s2 p1", {32, 128}, {128}, 100),
     ("max_pool_fwd", "64x256x56x56 f16 2x2", {128}, {64}, 60),
-    ("max_pool_bwd", "64x64x112x112 bf16 3x3 s2 p1", {32, 64, 128}, {128}, 25),
+    ("max_pool_bwd", "64x64x112x112 bf16 3x3 s2 p1", {32, 64, 128}, {128}, 26),
     ("avg_pool_bwd", "64x256x56x56 f16 2x2", {64}, {128}, 25)])
 def test_rows_are_made_of_few_instructions(op, words, widths, stores, instructions):
-    """Stretches in whole groups, but for the words of a group that no place sees; of each element that is written so many instructions."""
+    """Stretches in whole groups, but for the words of a group that no window sees, and elements where a NaN is looked for; of each element
+    that is written so many instructions."""
     code, _, config = assembled(op, words, "rows")
     assert set(accesses(code, "LDG")) <= widths and set(accesses(code, "STG")) == stores
     made = config.outputs if op.endswith("fwd") else config.rows * config.pixels

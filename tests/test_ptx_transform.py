@@ -59,6 +59,19 @@ def test_tiles_move_16_bytes_everywhere(dtype):
         assert 16 * side * threads * resident >= 64 << 10, variant
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("shape, axes", [((128, 512, 7, 7), (0, 2, 3, 1)), ((128, 14, 14, 512), (0, 3, 1, 2))])
+def test_planes_move_16_bytes_on_both_sides(shape, axes, dtype):
+    """Whatever the size of a plane: all loads of a thread, then as many stores; single elements meet shared memory alone."""
+    problem = transposition(shape, axes, dtype)
+    config = next(a for a in dispatch.algorithms("transpose") if a.name == "planes").configured(problem, device("sm_90a")).config
+    code, launch = assembled(problem, "planes", config=config)
+    assert accesses(code, "LDG") == accesses(code, "STG") == {128: config.loads}
+    chunks, single = ("STS", "LDS") if config.gathers else ("LDS", "STS")
+    assert accesses(code, chunks) == {128: config.loads} and accesses(code, single) == {8 * config.itemsize: config.loads * config.side}
+    assert code.registers * launch.block[0] * config.blocks <= 65536
+
+
 @pytest.mark.parametrize("dtype, permutations", [("bfloat16", 32), ("int8", 128)])
 def test_squares_change_places_in_registers(dtype, permutations):
     """Half an instruction an element."""

@@ -13,6 +13,7 @@ import dnnkern
 from dnnkern import dispatch
 from dnnkern.device import SIMULATED
 from dnnkern.dispatch import NotSupported
+from dnnkern.softmax.rows import softmax_cluster
 from dnnkern.softmax._parse import FAMILY, SMALL, parse_problem
 
 OPS = ("softmax_fwd", "softmax_bwd")
@@ -89,6 +90,20 @@ def test_the_logarithm_stays_finite():
     x[0, 7] = 1e4
     y = host(dnnkern.softmax_fwd(array(x), log=True))
     assert np.isfinite(y).all() and y.min() == -1e4
+
+
+# ---- rows of clusters, partly in shared memory
+
+@pytest.mark.parametrize("shape, dtype, log", [((2, 6002), "float32", False), ((1, 6008), "bfloat16", True), ((1, 5003), "float16", False)])
+def test_parts_of_rows_of_a_cluster(shape, dtype, log, monkeypatch):
+    monkeypatch.setattr(softmax_cluster, "PARTS_BYTES", 0)
+    case = Forward("parts", shape, dtype, log=log, around=3.0)
+    cluster = next(a for a in dispatch.algorithms("softmax_fwd") if a.name == "cluster")
+    found = [v for v in cluster.variants(case.problem(), contract.device()) if v.config.shared and v.config.cluster > 1]
+    found = [v for v in found if v.config.lanes * v.config.cluster <= 512]
+    assert found
+    for variant in found[:3]:
+        contract.check(variant, case, again=False, **contract.ONCE)
 
 
 # ---- random problems

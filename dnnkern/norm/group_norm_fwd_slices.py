@@ -34,7 +34,7 @@ from ._moments import make_inverses, make_join
 
 COST = constants("norm/slices")
 
-LANES, CLUSTERS, SEGMENTS = (512, 256, 128), (1, 2, 4, 8), (8, 4, 2, 1)  # segments: chunks of 16 bytes of a pixel
+LANES, CLUSTERS, SEGMENTS = (512, 256), (1, 2, 4, 8), (8, 4, 2, 1)  # segments: chunks of 16 bytes of a pixel
 # Vectors of a thread there, all of them, and where there are others in shared memory, by elements of one, each of which has weights.
 REGISTERS = {4: (7, 5), 8: (5, 4)}
 RESIDENT = 1024              # threads of a multiprocessor
@@ -174,7 +174,7 @@ def fits(problem, device):
 
 
 def estimate(problem, device, config):
-    """Bytes at the rate that those in flight sustain, which are under way for all but `wait` of a block's life; the grid's last blocks;
+    """Bytes at the rate that those in flight sustain, in flight for all but `wait` of a block's life; the grid's last blocks;
     short runs of a pixel."""
     view = view_of(problem)
     clusters = view.images * view.groups // config.groups
@@ -186,7 +186,7 @@ def estimate(problem, device, config):
     rate *= COST.one_block if config.blocks == 1 else 1.0  # nothing is in flight while the block computes
     rate *= {1: COST.chunks_1, 2: COST.chunks_2, 4: COST.chunks_4}.get(config.columns, 1.0) if config.last else 1.0
     return LAUNCH + Cost(memory=memory_seconds(problem.bytes, device) / rate).slowed(
-        idle=1 / occupied(blocks * config.lanes, COST.enough, device), tail=tail(blocks, config.blocks, device))
+        idle=1 / occupied(blocks * config.lanes, COST.enough, device), tail=(1 + tail(blocks, config.blocks, device)) / 2)
 
 
 @functools.cache
@@ -257,9 +257,9 @@ def kernel(config):
         image, slice_ = divide_remainder(cuda.blockIdx.x >> CLUSTER_LOG, slices)
         column, first = thread & (COLUMNS - 1), thread >> LOG_COLUMNS
         own = max(min(share, pixels - rank * share), 0)
-        begin = i64(rank * share)
-        x = advance(x, image * image_strides.x + slice_ * slice_strides.x + begin * pixel_strides.x + column * i64(E))
-        y = advance(y, image * image_strides.y + slice_ * slice_strides.y + begin * pixel_strides.y + column * i64(E))
+        begin = rank * share
+        x = advance(x, image * image_strides.x + slice_ * slice_strides.x + begin * pixel_strides.x + column * E)
+        y = advance(y, image * image_strides.y + slice_ * slice_strides.y + begin * pixel_strides.y + column * E)
         mine = max((own - first + (TURN - 1)) >> LOG_TURN, 0)
         # load all
         base = shared_address(dynamic, 0) + 16 * u32(thread) if SHARED else u32(0)

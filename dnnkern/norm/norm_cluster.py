@@ -3,9 +3,7 @@
 Forward, two to eight blocks have up to eight 16-byte vectors per thread: 128 Ki float32 or 256 Ki 16-bit elements, with a residual half of
 that. After its own reduction each block writes its mean, squared distances and count into the shared memory of all others, a barrier of the
 cluster lets them read, and each merges the parts in the order of the blocks: once in a block's life. A single block holds 64 Ki float32 as
-well, where shared memory has room: its threads bring further vectors there by cp.async and read them back one at a time. So do those of a
-cluster, several of whose blocks then are on a multiprocessor where one would be alone. A cluster may also hold two rows: it meets once for
-both, and loads the weights of a vector once. Backward, clusters
+well, where shared memory has room: its threads bring further vectors there by cp.async and read them back one at a time. Backward, clusters
 of up to sixteen go through the rows as `block`'s blocks do; every step they send each other two sums a row.
 """
 from ..device import ring
@@ -16,8 +14,7 @@ from .block.forward import build, layout, make_config, max_vectors, refusal, sec
 
 LANES, CLUSTERS = (256, 512), (2, 4, 8)
 SHARED = (64, 128, 256, 512)  # threads with eight vectors in registers and others in shared memory
-MOST_SHARED, FEW = 24, 4      # vectors of a thread there, and in registers, of a cluster
-TOGETHER = 8                  # vectors of a thread, of both rows of a cluster
+MOST_SHARED = 24              # vectors of a thread there
 RESERVED = 8192               # bytes of shared memory for everything else
 
 
@@ -47,17 +44,13 @@ def configs(problem, device):
             each = ceil_div(count, lanes * blocks)
             if each <= max_vectors(lanes, problem) and (count > lanes * blocks // 2 or (lanes, blocks) == (LANES[0], CLUSTERS[0])):
                 found.append(make_config(problem, lanes, each, cluster=blocks))
-                _, vector_bytes, unaligned = layout(problem)
-                if problem.residual is None and vector_bytes == 16 and not unaligned and problem.form.rows > 1 and lanes == LANES[-1]:
-                    found += [make_config(problem, lanes, each, 2, blocks)] * (2 * each <= TOGETHER)
     for lanes in SHARED:
-        for registers, clusters in ((max_vectors(lanes, problem), (1, 2, 4)), (FEW, (2, 4))):
-            for blocks in clusters:
-                shared = ceil_div(count, lanes * blocks) - registers
-                room = min(device.shared_per_block - RESERVED, MOST_SHARED * 16 * lanes)
-                if problem.residual is None and layout(problem)[1] == 16 and 0 < shared * lanes * 16 <= room:
-                    found.append(make_config(problem, lanes, registers, 1, blocks, shared, device.shared_per_sm))
-    return [c for c in found if not (c.shared and c.cluster > 1 and (c.blocks < 2 or c.lanes < SHARED[1]))]
+        registers = max_vectors(lanes, problem)
+        shared = ceil_div(count, lanes) - registers
+        room = min(device.shared_per_block - RESERVED, MOST_SHARED * 16 * lanes)
+        if problem.residual is None and layout(problem)[1] == 16 and 0 < shared * lanes * 16 <= room:
+            found.append(make_config(problem, lanes, registers, shared=shared, shared_per_sm=device.shared_per_sm))
+    return found
 
 
 def backward_supports(problem):

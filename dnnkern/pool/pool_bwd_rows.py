@@ -13,7 +13,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64, jit, u32
+from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.groups import access_words, make_reader, make_writer, scalar_of
 from ..device.index import ceil_div
@@ -33,6 +33,8 @@ COST = constants("pool/bwd_rows")
 THREADS = 256
 MOST_LOADED = 24  # outputs of a row; a gradient or an index each takes a register or half of one
 MOST_PIXELS = 32
+MOST_OF_TWO = 16  # pixels, in rows of two strides: with more of them, rows of one stride were faster
+THREE_BLOCKS = 42  # registers so, up to which three blocks a multiprocessor spill none
 MOST_HELD = 56    # registers for sums and what is in flight, where all rows of outputs are
 
 
@@ -66,6 +68,16 @@ class Config:
         """In flight."""
         each = element(self.dtype).storage.itemsize / 4 + WORDS.get(self.index, 0)
         return self.down * self.vectors * self.outputs * each
+
+    @property
+    def held(self):
+        """Registers of a thread for sums and what is in flight."""
+        return self.words + self.rows * self.pixels * (2 if self.dtype == "float64" else 1)
+
+    @property
+    def blocks(self):
+        """Of a multiprocessor, that its registers should hold."""
+        return 2 if self.height and self.held > THREE_BLOCKS else 3
 
     @property
     def pixels(self):
@@ -118,7 +130,8 @@ def _flat_configs(problem):
         return []
     heights = [along(problem, 1, times) for times in (1, 2)]
     found = [_config(problem, nbytes, h.pixels, h) for nbytes in (16, 32) for h in heights]
-    return [c for c in dict.fromkeys(found) if c.words + c.rows * c.pixels * (1 + (c.dtype == "float64")) <= MOST_HELD]
+    found = [c for c in dict.fromkeys(found) if c.rows <= c.height.stride or c.rows * c.pixels <= MOST_OF_TWO]
+    return [c for c in found if c.held <= MOST_HELD]
 
 
 def _fits(config):
@@ -161,7 +174,7 @@ def estimate(problem, device, config):
     loaded = rows * config.vectors * max(8, config.outputs * (problem.x.itemsize + 4 * WORDS.get(config.index, 0)))
     work = overlap(exposed=COST.exposed, issue=issue_seconds(units, each, device), memory=memory_seconds(problem.bytes, device),
                    l1=units * loaded / (COST.l1 * device.sms * device.clock_hz))
-    return LAUNCH + work.slowed(tail=tail(ceil_div(units, THREADS), COST.blocks, device))
+    return LAUNCH + work.slowed(tail=tail(ceil_div(units, THREADS), config.blocks, device))
 
 
 @functools.cache
@@ -170,8 +183,8 @@ def kernel(config):
     Total, V, ROWS, PIXELS, STRIDE = scalar_of(config.dtype), config.outputs, config.rows, config.pixels, config.stride
     MAX, WIDTH, WHOLE, DOWN = config.index is not None, WORDS.get(config.index, 1), config.whole, config.down
     H = config.height or Along(1, 1, 0, 1)
-    FLAT, FIRST_H, STEP_H, STRIDE_H, PADDING_H, TAPS_H = (config.height is not None, H.first, H.pixels // H.stride, H.stride, H.padding,
-                                                          H.taps)
+    FLAT, FIRST_H, STEP_H, STRIDE_H, BEFORE, TAPS_H = (config.height is not None, H.first, H.pixels // H.stride, H.stride,
+                                                       H.padding - H.first * H.stride, H.taps)
     Int, coordinates = i64 if config.wide else i32, make_coordinates(True)
     VECTORS, SKIP, FIRST, TAPS, PADDING = config.vectors, config.skip, config.first, config.taps, config.padding
     Raw, LENGTH, fetch, unpack = make_reader(config.dtype, V, config.y_words)
@@ -183,7 +196,13 @@ def kernel(config):
     ROW_INDICES = STRETCH * WIDTH
     BUFFER, INDICES = DOWN * ROW, DOWN * ROW_INDICES if MAX else 1
 
-    @jit(launch_bounds=(THREADS, 3))
+    @device_function
+    def meets(output, pixel):
+        """Whether the window of a row of outputs has a row of pixels."""
+        tap = pixel + BEFORE - output * STRIDE_H
+        return tap >= 0 and tap < TAPS_H
+
+    @jit(launch_bounds=(THREADS, config.blocks))
     def pool_bwd_rows(dy, index, dx, threads, chunks, axes, extents, x_stride, y_stride, index_stride):
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < threads:
@@ -230,8 +249,7 @@ def kernel(config):
                                 values[k] *= reciprocal(rows * counted(first_w, taps_w, axes.w))
                         # each pixel adds what belongs to it
                         for r in range(ROWS):
-                            tap_h = r + PADDING_H - (FIRST_H + a) * STRIDE_H
-                            if not FLAT or tap_h >= 0 and tap_h < TAPS_H:
+                            if not FLAT or meets(a, r):
                                 covered = FLAT or (h + r >= first_h) & (h + r < first_h + taps_h)
                                 row = pixel_number(d, h + r, w, axes)
                                 for k in range(STRETCH):

@@ -108,7 +108,7 @@ row("pool/bwd_patches", COUNTED,
 row("pool/bwd_rows", h200("h200-bandwidth.md"),
     "instructions of a thread, a group, a pair of pixel and output of a maximum and of an average, a pixel; pixels of ragged rows, times; "
     "bytes a clock of the L1; share that shows", ("exposed",),
-    thread=150, group=10, maximum=3, average=2, pixel=3, ragged=3, l1=100, exposed=0.5, blocks=3)
+    thread=150, group=10, maximum=3, average=2, pixel=3, ragged=3, l1=100, exposed=0.5)
 
 # ---- reduce
 
@@ -127,9 +127,11 @@ row("reduce/ways", h200("h200-reduce.jsonl"),
 row("softmax/rows", h200("h200-softmax-fwd-rows.jsonl"),
     "bytes in flight that memory's rate takes; instructions of an element forward, of one of 16 bits, backward, of an access, of a thread "
     "and row; threads that are enough; times as long with unaligned rows, for each block of a cluster forward, for each register beyond "
-    "four of a warp, with rows in shared memory; exponent of the norm; s of a cluster's launch", ("access", "thread", "enough", "power"),
+    "four of a warp, with rows in shared memory, of a cluster for each thread of a block over the blocks of a multiprocessor, and with 16 "
+    "bits (h100-weak-spots-band.jsonl); exponent of the norm; s of a cluster's launch",
+    ("access", "thread", "enough", "power", "parts", "parts_16"),
     in_flight=32e3, element=14, element_16=12, element_bwd=6, access=10, thread=30, enough=512, heads=1.03, cluster=0.065, register=1.01,
-    shared=1.01, power=12, cluster_launch=2e-6)
+    shared=1.01, parts=2e-4, parts_16=1.08, power=12, cluster_launch=2e-6)
 row("softmax/waits_fwd", h200("h200-softmax-fwd-rows.jsonl"),
     "s of a block: at least, for each element of a thread, for each thread, twice that where a part of the row is in shared memory, for "
     "each block of its cluster, and in a cluster for each element of a thread once more: rows of 1024 to 65536",
@@ -157,10 +159,11 @@ row("softmax/split", h200("h200-bandwidth.md"),
 row("norm/forward", h200("h200-layer-norm-fwd.jsonl"),
     "s of a block: at least, for each 16 bytes of a thread, in a cluster, and for each block of it: rows of 1024 to 65536; times that "
     "with RMS norm, with weights that are loaded alone; bytes in flight that memory's rate takes; share of it with weights loaded alone; "
-    "times as long for each unit beyond four of a warp; exponent of the norm; threads that are enough; times as long with a program and "
-    "one block a multiprocessor: 2048x8192 with an addition, an H100 (h100-graph-norm.jsonl)", ("enough", "power"), lonely=1.4,
-    alone=1.3e-6, unit=0.78e-6, cluster=2e-6, block=0.1e-6, rms=0.85, single_wait=2.0, in_flight=32e3, single=0.5, beyond=1.02, power=12,
-    enough=512)
+    "times as long for each unit beyond four of a warp, and for each of a thread below three (h100-weak-spots-band.jsonl); exponent of the "
+    "norm; threads that are enough; times as long with a program and one block a multiprocessor: 2048x8192 with an addition, an H100 "
+    "(h100-graph-norm.jsonl)", ("enough", "power"), lonely=1.4,
+    alone=1.3e-6, unit=0.78e-6, cluster=2e-6, block=0.1e-6, rms=0.85, single_wait=2.0, in_flight=32e3, single=0.5, beyond=1.02, few=1.012,
+    power=12, enough=512)
 row("norm/backward", h200("h200-layer-norm-bwd.jsonl"),
     "instructions of an element of 32 and of 16 bits, more if not kept, more of narrow accesses, of a row of a thread, of a cluster's "
     "block; threads that issue at the full rate alone, and together; share of that rate; s that a step waits in a block, a warp, a "
@@ -205,9 +208,10 @@ row("norm/group", h200("h200-group-norm.jsonl"),
     "that are enough", ("enough",),
     in_flight=100e3, split=0.9, one_block=0.9, rate=0.92, enough=512)
 row("norm/slices", h100("h100-weak-spots-band.jsonl"),
-    "share of memory's rate; s that a block's bytes are not in flight, least share that leaves; share with 16-bit elements, with one block a "
-    "multiprocessor, with one, two and four chunks of 16 bytes of a pixel; threads that are enough", ("one_block", "chunks_1", "chunks_2", "enough"),
-    rate=0.99, wait=0.43e-6, least=0.1, narrow=0.97, one_block=0.8, chunks_1=0.5, chunks_2=0.75, chunks_4=0.92, enough=512)
+    "share of memory's rate; s that a block's bytes are not in flight, least share that leaves; share with 16-bit elements, with one block "
+    "a multiprocessor, with one, two and four chunks of 16 bytes of a pixel; threads that are enough",
+    ("one_block", "chunks_1", "chunks_2", "enough"),
+    rate=0.99, wait=0.55e-6, least=0.1, narrow=0.93, one_block=0.8, chunks_1=0.5, chunks_2=0.75, chunks_4=0.92, enough=512)
 row("norm/merge_naive", GUESSED,
     "s that a thread waits for a part",
     wait=1e-6)
@@ -292,9 +296,10 @@ row("transform/few", h200("h200-transpose.jsonl"),
 row("transform/tiled", h200("h200-transpose.jsonl"),
     "instructions of a chunk of a thread, of each access of a narrower one; share of the waste of tiles that counts", ("chunk",),
     chunk=60, narrow=12, waste=0.75)
-row("transform/planes", COUNTED,
-    "bytes in flight of a multiprocessor that memory's rate takes; instructions of a chunk, of an element of it",
-    in_flight=64e3, chunk=30, element=5)
+row("transform/planes", h100("h100-weak-spots-band.jsonl"),
+    "bytes in flight of a multiprocessor that memory's rate takes; instructions of a chunk, of an element of it; times as long with planes "
+    "of whole chunks", ("in_flight", "chunk", "element"),
+    in_flight=64e3, chunk=30, element=5, whole=1.05)
 row("transform/im2col_naive", GUESSED,
     "instructions of an element",
     element=600)

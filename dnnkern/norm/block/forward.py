@@ -20,7 +20,7 @@ import functools
 from typing import NamedTuple
 
 from ...device import cuda, device_function, i32, i64, jit, u32
-from ...device.cluster import cluster_arrive_relaxed, cluster_rank
+from ...device.cluster import cluster_arrive_relaxed, cluster_rank, cluster_sync, cluster_wait, remote_address, store_remote_f32
 from ...device.convert import element
 from ...device.index import ceil_div
 from ...device.rows import LIMIT, Dim, RowForm, make_row, make_row_offsets, row_arguments, row_vector
@@ -29,12 +29,11 @@ from ...engine.constants import constants
 from ...engine.cost import LAUNCH, Cost, contend, flight_rate, memory_seconds, narrow_rate, occupied, tail
 from ...engine.row_program import make_functions, make_row_operands
 from ...host.launch import Argument, Launch
-from .._moments import make_inverses, make_join, make_merge, make_pool
+from .._moments import make_block_pool, make_inverses, make_join, make_merge, make_pool
 from .._program_vectors import lacks_bits
 from .._row_vectors import make_run, vectors_of
 from .._weights import make_weights, weight_words
 from .forward_config import WARP, Config
-from .forward_merge import make_merge_row, make_merge_rows
 
 COST = constants("norm/forward")
 
@@ -115,8 +114,10 @@ def seconds(problem, device, config):
     rate *= COST.single if config.has_single_weights else 1.0
     grid = ceil_div(problem.form.rows, config.threads // config.lanes * config.rows) * config.cluster
     share = occupied(grid * config.threads, COST.enough, device)
-    end = tail(grid, blocks, device) if config.lanes > WARP else (1 + tail(grid, blocks, device)) / 2
+    end = tail(grid, blocks, device) if config.lanes > WARP else (3 + tail(grid, blocks, device)) / 4
+    few = COST.few ** max(0, 3 - config.registers)  # vectors of a thread, to which instructions of its row are added
     moved = Cost(memory=memory_seconds(problem.bytes, device) / (rate * share)).slowed(tail=end)
+    moved = moved.slowed(slower=few)
     if config.lanes <= WARP:
         return LAUNCH + moved.slowed(slower=COST.beyond ** max(0, vectors - 4))
     wait = COST.alone + COST.unit * vectors * fill + (COST.cluster + COST.block * config.cluster if config.cluster > 1 else 0)
@@ -124,6 +125,39 @@ def seconds(problem, device, config):
     if problem.program is not None and blocks == 1:
         moved = moved.slowed(lonely=COST.lonely)
     return LAUNCH + contend(COST.power, moved, waits=wait * max(1.0, grid / (device.sms * blocks)))
+
+
+def make_merge_row(config, Real):
+    """Device function ``merge_row(row_mean, squares, n, scratch, slots) -> (row_mean, squares)``: mean and sum of squared distances to it,
+    of the whole row in all its threads, from those of each warp and its count n; without a mean `squares` alone counts."""
+    LAYER, CLUSTER = config.layer, config.cluster
+    pool, (inverse, _) = make_block_pool(Real, max(1, config.lanes // WARP), config.layer), make_inverses(Real)
+
+    @device_function
+    def merge_row(row_mean, squares, n, scratch, slots):
+        row_mean, squares, n = pool(row_mean, squares, n, scratch)
+        if CLUSTER > 1:
+            thread = cuda.threadIdx.x
+            cluster_wait()
+            if thread < CLUSTER:
+                to = remote_address(shared_address(slots, 3 * cluster_rank()), u32(thread))
+                store_remote_f32(to, row_mean)
+                store_remote_f32(to + 4, squares)
+                store_remote_f32(to + 8, n)
+            cluster_sync()
+            row_mean, squares, n = Real(0), Real(0), Real(0)
+            if LAYER:
+                for k in range(CLUSTER):
+                    n = n + slots[3 * k + 2]
+                    row_mean += slots[3 * k] * slots[3 * k + 2]
+                row_mean = row_mean * inverse(n) if n > Real(0) else Real(0)
+            for k in range(CLUSTER):
+                squares += slots[3 * k + 1]
+                if LAYER:
+                    d = slots[3 * k] - row_mean
+                    squares += d * d * slots[3 * k + 2]
+        return row_mean, squares
+    return merge_row
 
 
 class Weights(NamedTuple):
@@ -171,8 +205,7 @@ def kernel(config):
     vec, E, EDGES, REGISTERS, ROWS = make_row(layout, config.threads), layout.elements, layout.edges, config.registers, config.rows
     LANES, BLOCK, CLUSTER, TOGETHER = config.lanes, config.threads, config.cluster, config.lanes * config.cluster
     LAYER, SCALED, SHIFTED, RESIDUAL, SHARED, EARLY = (config.layer, config.scaled, config.shifted, config.residual, config.shared > 0,
-                                                       ROWS > 1 and config.cluster == 1)
-    JOINT = ROWS > 1 and config.cluster > 1
+                                                       config.early)
     WHOLE, OWN = config.whole, layout.elements * config.registers
 
     @device_function
@@ -267,8 +300,8 @@ def kernel(config):
     operands_of = make_row_operands(config.program, config.dims)
 
     @device_function
-    def take_weights(weights, c, j, loaded):
-        """Those of a vector, whose elements begin with the j-th of the row; of vector c where they are `loaded`."""
+    def normalise(values, weights, extras, c, j, loaded, row_mean, row_rstd):
+        """A vector, whose elements begin with the j-th of the row; its weights are those of vector c where they are `loaded`."""
         if SCALED:
             if not loaded:
                 fetch_gamma(weights.gammas, 0, weights.gamma, j, weights.gamma_step, True)
@@ -277,10 +310,6 @@ def kernel(config):
             if not loaded:
                 fetch_beta(weights.betas, 0, weights.beta, j, weights.beta_step, True)
             unpack_beta(weights.shifts, weights.betas, c * BETA_LENGTH if loaded else 0)
-
-    @device_function
-    def scaled(values, weights, extras, j, row_mean, row_rstd):
-        """A vector normalised, with the weights that were taken."""
         for e in range(E):
             value = (values[e] - row_mean) * row_rstd
             if SCALED:
@@ -290,12 +319,6 @@ def kernel(config):
             values[e] = value
         if PROGRAM:
             run_program(values, extras.row, j, extras.operands)
-
-    @device_function
-    def normalise(values, weights, extras, c, j, loaded, row_mean, row_rstd):
-        """A vector, whose elements begin with the j-th of the row; its weights are those of vector c where they are `loaded`."""
-        take_weights(weights, c, j, loaded)
-        scaled(values, weights, extras, j, row_mean, row_rstd)
 
     @device_function
     def store_row(held, weights, extras, k, y_row, y_step, line, overflow, row_mean, row_rstd):
@@ -330,44 +353,11 @@ def kernel(config):
     # ---- the kernel
 
     GROUPS, LOG, CLUSTER_LOG = BLOCK // LANES, LANES.bit_length() - 1, CLUSTER.bit_length() - 1
-    SCRATCH, SLOTS = 3 * (BLOCK // 32) * (ROWS if JOINT else 1), 3 * CLUSTER * (ROWS if JOINT else 1)
-    WORDS, MORE = ROWS * layout.words, ROWS * layout.words if RESIDUAL else 1
+    SCRATCH, SLOTS, WORDS, MORE = 3 * (BLOCK // 32), 3 * CLUSTER, ROWS * layout.words, ROWS * layout.words if RESIDUAL else 1
     GAMMAS, BETAS = (n * (REGISTERS if EARLY else 1) for n in (GAMMA_LENGTH, BETA_LENGTH))
     EDGE_SLOTS, PART, BLOCKS = layout.edge_slots, layout.vector_words, config.blocks
     merge_warp, merge_row = make_pool(Real, min(LANES, WARP), LAYER, WHOLE), make_merge_row(config, Real)
-    LENGTH_INVERSE, merge_rows = 1 / (OWN * LANES), make_merge_rows(config, Real)
-
-    @device_function
-    def finish_rows(held, weights, moments, scratch, slots, first, rows, length, lane, eps, results, y_step, divisors, strides, operands):
-        """The rows of a cluster: one exchange for all of them, and a vector's weights loaded once."""
-        means, squares, counts = moments
-        y, mean, rstd = results
-        for k in range(ROWS):
-            size = length if first + k < rows else 0
-            line = Line(0, size // E, size, lane)
-            means[k], squares[k], counts[k], _ = moments_of(held, k, line)
-            means[k], squares[k], counts[k] = merge_warp(means[k], squares[k], counts[k])
-        merge_rows(means, squares, counts, scratch, slots)
-        for k in range(ROWS):
-            row = first + k
-            squares[k] = inverse_root(squares[k] * inverse(Real(length)) + eps)
-            if row < rows and lane == 0:
-                offsets = row_offsets(row, divisors, strides)
-                if LAYER:
-                    mean[offsets.mean] = means[k]
-                rstd[offsets.rstd] = squares[k]
-        hold(held.words)
-        for c in range(REGISTERS):
-            i = lane + c * TOGETHER
-            if i * E < length:
-                take_weights(weights, c, i * E, False)
-                for k in range(ROWS):
-                    row = first + k
-                    if row < rows:
-                        vec.unpack(held.values, held.words, k * REGISTERS + c)
-                        scaled(held.values, weights, Extras(*operands_of(row, operands, divisors)), i * E, means[k], squares[k])
-                        at = advance(y, row_offsets(row, divisors, strides).y)
-                        vec.write_vector(at, i, y_step, held.words, k * REGISTERS + c, held.values)
+    LENGTH_INVERSE = 1 / (OWN * LANES)
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
     def norm_fwd_rows(x, gamma, beta, residual, y, mean, rstd, summed, eps, rows, length, x_step, residual_step, y_step, summed_step,
@@ -383,7 +373,7 @@ def kernel(config):
         lane = thread & (LANES - 1)
         first = cuda.blockIdx.x * (GROUPS * ROWS) + (thread >> LOG)
         if CLUSTER > 1:
-            first = (cuda.blockIdx.x >> CLUSTER_LOG) * ROWS
+            first = cuda.blockIdx.x >> CLUSTER_LOG
             lane += cluster_rank() * LANES
             cluster_arrive_relaxed()
         # load all rows of the group
@@ -396,11 +386,7 @@ def kernel(config):
             load_row(held, k, x_row, x_step, residual_row, residual_step, Line(prologue, vectors, size, lane))
         if EARLY:
             load_weights(weights, lane, length)
-        if JOINT:
-            moments = cuda.local.array(ROWS, Real), cuda.local.array(ROWS, Real), cuda.local.array(ROWS, Real)
-            finish_rows(held, weights, moments, scratch, slots, first, rows, length, lane, eps, (y, mean, rstd), y_step, divisors,
-                        strides, operands)
-        for k in range(0 if JOINT else ROWS):
+        for k in range(ROWS):
             row = first + k * GROUPS
             size = length if row < rows else 0
             offsets = row_offsets(row if row < rows else 0, divisors, strides)

@@ -151,16 +151,20 @@ def seconds(problem, device, config):
     issue = issue_seconds(problem.outputs[0].size * each + accesses / min(1.0, fill), 1, device)
     share = occupied(grid * config.threads, COST.enough, device)
     slower = COST.heads if config.unaligned else 1.0
-    if config.cluster > 1 and config.arrays == 2:  # all blocks of a cluster begin and end together
+    parts = config.cluster > 1 and config.shared > 0  # several blocks on a multiprocessor, so that others load while one waits
+    if parts:
+        slower *= (1 + COST.parts * config.threads / resident) * (COST.parts_16 if itemsize == 2 else 1.0)
+    elif config.cluster > 1 and config.arrays == 2:  # all blocks of a cluster begin and end together
         slower *= 1 + COST.cluster * config.cluster
     if config.lanes <= 32:
         slower *= COST.register ** max(0, config.registers - 4)
     work = overlap(memory=memory_seconds(problem.bytes, device) * strided / (rate * share), issue=issue)
-    work = work.slowed(tail=tail(grid, resident, device), slower=slower)
+    end = tail(grid, resident, device)
+    work = work.slowed(tail=(1 + end) / 2 if parts else end, slower=slower)
     launch = LAUNCH + Cost(launch=COST.cluster_launch) if config.cluster > 1 else LAUNCH
-    if config.lanes > 32:
+    if config.lanes > 32 and not parts:
         wait, elements = WAITS[config.arrays], form.length / (config.lanes * config.cluster)
         each = wait.alone + wait.element * elements + wait.thread * config.threads * (1 + (config.shared > 0))
         each += wait.block * config.cluster + wait.cluster_element * elements if config.cluster > 1 else 0
         work = contend(COST.power, work, waits=each * max(1.0, grid / (device.sms * resident)))
-    return launch + work.slowed(slower=COST.shared if config.shared else 1.0)
+    return launch + work.slowed(slower=COST.shared if config.shared and not parts else 1.0)

@@ -15,6 +15,7 @@ LANES, CLUSTERS = (128, 256, 512), (2, 4, 8)
 OVERFLOWS = (*((lanes, registers) for lanes in (64, 128, 256, 512) for registers in (8, 2)), (1024, 4))
 """Threads, and vectors of each in registers where others are in shared memory: many, or few for the sake of more threads."""
 MAX_SHARED_VECTORS = 24  # of a thread
+PARTS_BYTES = 128 * 1024  # of rows that blocks of a cluster hold partly in shared memory; shorter ones fit several blocks whole
 RESERVED_BYTES = 8192    # shared memory for everything else
 
 
@@ -44,7 +45,7 @@ def configs(problem, device):
             room = min(device.shared_per_block - RESERVED_BYTES, MAX_SHARED_VECTORS * lanes * 16)
             if len(problem.arrays) == 2 and problem.vector[0] == 16 and 0 < shared * lanes * 16 <= room:
                 found.append(make_config(problem, device, lanes, registers, shared, blocks))
-    return [c for c in found if not (c.shared and c.cluster > 1 and (c.blocks < 2 or c.lanes < LANES[0]))]
+    return [c for c in found if not (c.shared and c.cluster > 1 and (c.blocks < 2 or c.lanes < LANES[0] or 16 * count < PARTS_BYTES))]
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="cluster", supports=supports, workspace=workspace, estimate=seconds, build=build, configs=configs,

@@ -17,13 +17,12 @@ from dataclasses import dataclass
 
 from ...device import cuda, device_function, i32, i64, jit, u16, u32
 from ...device.index import ceil_div, divide_remainder, divisor
-from ...device.vec import (advance, as_u32, load4_nc_if, load_shared_4u32, load_shared_u16, load_shared_u32, shared_address, store4,
-                           store_shared_4u32, store_shared_u16, store_shared_u32)
+from ...device.vec import advance, load_shared_u16, load_shared_u32, shared_address, store_shared_u16, store_shared_u32
 from ...dispatch import Algorithm
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, flight_rate, issue_seconds, memory_seconds, overlap, sector_waste, tail
 from ...engine.offsets import LIMIT, make_offsets, offset_arguments
-from ...engine.vectors import word_of
+from ...engine.vectors import make_unit_moves, word_of
 from ...host.launch import Argument, Launch
 from .._problem import MOVES
 from .transpose_tiled import split
@@ -154,13 +153,14 @@ def estimate(problem, device, config):
     rate = flight_rate(16 * config.chunks * config.plane * config.blocks, COST.in_flight)
     chunk = COST.chunk + COST.element * config.side
     work = overlap(memory=memory / rate, issue=issue_seconds(blocks * config.threads * config.loads, chunk, device))
-    return LAUNCH + work.slowed(tail=tail(blocks, config.blocks, device))
+    whole = COST.whole if pixel.size * config.itemsize % 16 == 0 else 1.0  # as `tiled` reads them
+    return LAUNCH + work.slowed(tail=(1 + tail(blocks, config.blocks, device)) / 2, slower=whole)
 
 
 @functools.cache
 def make_elements(itemsize):
-    """Device functions ``gather(words, base, at, step, place)``, V elements of shared memory, `step` bytes apart, as four words, and
-    ``scatter(words, k, base, at, step, place)``, the other way, from word k on; ``place(byte)`` is where a byte of the planes lies."""
+    """Device functions ``gather(words, base, at, step)``, V elements of shared memory, `step` bytes apart, as four words, and
+    ``scatter(words, k, base, at, step)``, the other way, from word k on; ``location(byte)`` is where a byte of the planes lies."""
     V = 16 // itemsize
     if itemsize == 2:
         @device_function
@@ -180,13 +180,13 @@ def make_elements(itemsize):
             store_shared_u32(base + u32(byte), value)
     PER = 4 // itemsize
 
-    def make(place):
+    def make(location):
         @device_function
         def gather(words, base, at, step):
             for w in range(4):
-                word = take(base, place(at + w * PER * step))
+                word = take(base, location(at + w * PER * step))
                 if PER == 2:
-                    word = word | take(base, place(at + (w * PER + 1) * step)) << u32(16)
+                    word = word | take(base, location(at + (w * PER + 1) * step)) << u32(16)
                 words[w] = word
 
         @device_function
@@ -195,7 +195,7 @@ def make_elements(itemsize):
                 word = words[k + v // PER]
                 if PER == 2 and v & 1:
                     word = word >> u32(16)
-                put(base, place(at + v * step), word)
+                put(base, location(at + v * step), word)
         return gather, scatter
     return make
 
@@ -207,14 +207,15 @@ def kernel(config):
     V, P, THREADS, LOADS, GATHERS = config.side, config.plane, config.threads, config.loads, config.gathers
     CHUNKS, LOG, LOG_V, ITEM = config.chunks, config.chunks.bit_length() - 1, config.side.bit_length() - 1, config.itemsize
     COUNT, SIZE, WORDS = config.chunks * config.plane, config.nbytes // 4, 4 * config.loads
-    Int, PADDED, STEP, ROW = i64 if config.wide else i32, config.padded, config.plane * config.itemsize, 16 * config.plane
+    PADDED, STEP, ROW = config.padded, config.plane * config.itemsize, 16 * config.plane
     CHANNELS, BLOCKS, RAGGED = V * CHUNKS, config.blocks, config.loads * config.threads != COUNT
-    PLANES = SCALE * P
+    PLANES, CHUNK = SCALE * P, SCALE * V
+    load, store, fetch, stage, _ = make_unit_moves(16, config.itemsize)
 
     @device_function
-    def place(byte):
+    def location(byte):
         return byte + ((byte >> 7) << 4) if PADDED else byte
-    gather, scatter = make_elements(config.itemsize)(place)
+    gather, scatter = make_elements(config.itemsize)(location)
     offsets = make_offsets(config.dims, config.wide)
 
     @jit(launch_bounds=(THREADS, BLOCKS))
@@ -234,11 +235,11 @@ def kernel(config):
             # planes in
             for n in range(LOADS):
                 e = thread + n * THREADS
-                words[4 * n], words[4 * n + 1], words[4 * n + 2], words[4 * n + 3] = load4_nc_if(as_u32(stretch), 4 * e, i32(e < count))
+                load(words, 4 * n, advance(stretch, e * CHUNK), i32(e < count))
             for n in range(LOADS):
                 e = thread + n * THREADS
                 if not RAGGED or e < COUNT:
-                    store_shared_4u32(base + u32(place(16 * e)), words[4 * n], words[4 * n + 1], words[4 * n + 2], words[4 * n + 3])
+                    stage(tile, base, location(16 * e), words, 4 * n)
             cuda.syncthreads()
             # rows of channels out
             for n in range(LOADS):
@@ -246,15 +247,13 @@ def kernel(config):
                 k, p = e & (CHUNKS - 1), e >> LOG
                 if k * V < own and (not RAGGED or p < P):
                     gather(words, base, k * ROW + p * ITEM, STEP)
-                    store4(as_u32(advance(rows, Int(Int(p) * row) + k * (V * SCALE))), 0, (words[0], words[1], words[2], words[3]))
+                    store(advance(rows, p * row + k * CHUNK), words, 0)
         else:
             # rows of channels in
             for n in range(LOADS):
                 e = thread + n * THREADS
                 k, p = e & (CHUNKS - 1), e >> LOG
-                inside = i32(k * V < own and p < P)
-                at = advance(rows, Int(Int(p) * row) + k * (V * SCALE))
-                words[4 * n], words[4 * n + 1], words[4 * n + 2], words[4 * n + 3] = load4_nc_if(as_u32(at), 0, inside)
+                load(words, 4 * n, advance(rows, p * row + k * CHUNK), i32(k * V < own and p < P))
             for n in range(LOADS):
                 e = thread + n * THREADS
                 k, p = e & (CHUNKS - 1), e >> LOG
@@ -265,7 +264,8 @@ def kernel(config):
             for n in range(LOADS):
                 e = thread + n * THREADS
                 if e < count:
-                    store4(as_u32(stretch), 4 * e, load_shared_4u32(base + u32(place(16 * e))))
+                    fetch(words, 0, tile, base, location(16 * e))
+                    store(advance(stretch, e * CHUNK), words, 0)
     return transpose_planes
 
 
