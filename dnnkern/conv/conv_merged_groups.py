@@ -1,13 +1,13 @@
 """Small groups as larger ones: filters of several groups become blocks on the diagonal of one, which an implicit GEMM takes.
 
-    w [k, taps, c of a group]  --spread, zeros between groups-->  workspace [k, taps, 64]  --implicit_gemm_wgmma, a group for each 64 channels
+    w [k, taps, c of a group] --spread, zeros between groups--> workspace [k, taps, 64] --implicit_gemm_wgmma, groups of 64 channels
 
 `implicit_gemm_wgmma` takes groups of whole steps, 128 bytes of channels. A product of 64 columns waits for its rows of pixels anyway, so
 zeros in the filter cost little. It wins with a stride, which `halo_wgmma` does not take; that one writes the zeros in shared memory, and
 saves the first launch.
 """
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..device import cuda, device_function, jit, u32
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
@@ -119,9 +119,9 @@ def build(problem, device, config):
     """The filter, then the implicit GEMM."""
     p, algorithm = problem, _INNER[problem.op].bound_to(config)
     names = [name for name in ("x", "y", "bias", "residual") if getattr(p, name) is not None]
-    places = {**{name: Place(name) for name in names}, "w": Place("workspace"),
-              "workspace": Place("workspace", ceil_div(_bytes(p), 256) * 256)}
-    return (_spread_launch(p), *embedded(algorithm, merged(p), device, places, ("alpha", "beta")))
+    kept = {name: Place(name) for name in names}
+    kept.update(w=Place("workspace"), workspace=Place("workspace", ceil_div(_bytes(p), 256) * 256))
+    return (_spread_launch(p), *embedded(algorithm, merged(p), device, kept, ("alpha", "beta")))
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="merged_groups", supports=supports, workspace=workspace, estimate=estimate, build=build,

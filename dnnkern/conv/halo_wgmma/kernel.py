@@ -171,8 +171,8 @@ def _make_pixels(body):
 
 @functools.cache
 def _make_spread(body):
-    """Device function ``spread(filters, given, first, thread)``: the `GroupFilters` of 64 channels from `first` on as blocks on the diagonal
-    of each tap's matrix, by the threads of all consumers. Host function."""
+    """Device function ``spread(filters, given, first, thread)``: the `GroupFilters` of 64 channels from `first` on as blocks on the
+    diagonal of each tap's matrix, by the threads of all consumers. Host function."""
     ALL, PART, GROUP, THREADS, REVERSE = math.prod(body.taps), body.columns * ROW, body.group, 128 * body.consumers, body.reverse
     PIECES = body.columns * ROW // 16
 
@@ -191,9 +191,9 @@ def _make_spread(body):
     def spread(filters, given, first, thread):
         w, step, tap_step = given
         for piece in range(thread, PIECES, THREADS):
-            row, place = piece >> 3, piece & 7
-            write_all(0, (filters + u32(row * ROW + ((place ^ (row & 7)) << 4)), advance(w, (first + row) * step), tap_step,
-                          row, place * 8))
+            row, chunk = piece >> 3, piece & 7
+            write_all(0, (filters + u32(row * ROW + ((chunk ^ (row & 7)) << 4)), advance(w, (first + row) * step), tap_step,
+                          row, chunk * 8))
     return spread
 
 

@@ -187,9 +187,9 @@ row("norm/columns", h200("h200-batch-norm.jsonl"),
     "of a multiprocessor that are enough; s between launches", ("between", "enough"),
     words_2=0.9, words_1=0.7, element=0.2, rate=0.95, sums_rate=0.9, enough=2, between=2e-6, blocks=4)
 row("norm/resident", GUESSED,
-    "s of a launch and its ends; share of memory's rate, reading and writing, and of rows of 64 and 32 bytes; times a multiprocessor's share "
-    "of it that one reaches, and that the L2 delivers; s of an exchange of sums, times as long between blocks; s of the launch that clears "
-    "counters",
+    "s of a launch and its ends; share of memory's rate, reading and writing, and of rows of 64 and 32 bytes; times a multiprocessor's "
+    "share of it that one reaches, and that the L2 delivers; s of an exchange of sums, times as long between blocks; s of the launch that "
+    "clears counters",
     start=3e-6, read=0.9, write=0.9, bytes_64=0.97, bytes_32=0.9, most=1.3, l2=1.6, exchange=1e-6, cluster=2.0,
     counters=1.5e-6)
 row("norm/planes", h200("h200-batch-norm.jsonl"),

@@ -5,8 +5,8 @@
 
 One to eight blocks have neighbouring channels, 32 to 128 bytes of a row, and each of them a part of their values (`kernel`).
 What does not fit shared memory is read again from the L2. `columns` has three launches, each of which waits for the one before it to end,
-and reads all values twice. It wins with values that fit all shared memory together, 27 MB of an H200's: maps of 7x7 and 14x14. It loses with
-more of them, and with channels too few to fill the multiprocessors.
+and reads all values twice. It wins with values that fit all shared memory together, 27 MB of an H200's: maps of 7x7 and 14x14. It loses
+with more of them, and with channels too few to fill the multiprocessors.
 """
 from ...device.index import ceil_div
 from ...dispatch import Algorithm

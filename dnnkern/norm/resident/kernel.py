@@ -1,8 +1,8 @@
 """Kernels of channels whose values stay in shared memory between the sums and the elementwise pass. See `resident`.
 
 A group of blocks has the channels of `tile.width` bytes, each of its blocks an equal part of their values. TMA brings chunks of rows to
-slots; a thread has 16 bytes of every so many-th row, in both passes the same channels. Where a block's chunks outnumber its slots, the first
-are replaced as they have been read, and come again in the second pass, which begins with what is there and ends with what was read first.
+slots; a thread has 16 bytes of every so many-th row, in both passes the same channels. Where a block's chunks outnumber its slots, the
+first are replaced as they have been read, and come again in the second pass: it begins with those that were kept, and ends with the first.
 
 A group is a cluster, which exchanges sums through shared memory; or, as not all multiprocessors fit into clusters, blocks of a cooperative
 launch, which exchange them through global memory.
@@ -10,7 +10,7 @@ launch, which exchange them through global memory.
 import functools
 from dataclasses import dataclass
 
-from ...device import cuda, device_function, f32, i32, i64, jit, u32
+from ...device import cuda, device_function, f32, i64, jit, u32
 from ...device.cluster import cluster_arrive_relaxed, cluster_sync, cluster_wait, remote_address, store_remote_f32
 from ...device.convert import element
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
@@ -104,9 +104,9 @@ class Backward:
 
 
 def _make_ring(tile):
-    """(``begin(maps, ring, bars, first, start, chunks)``, ``refill(maps, ring, bars, first, start, chunks, ticket, end)``, ``await_ticket(bars,
-    ticket)`` -> slot): tickets are chunks in the order in which slots get them; ticket t is chunk t, from the number of chunks on those of
-    the second pass."""
+    """Device functions ``begin(maps, ring, bars, first, start, chunks)``, ``refill(maps, ring, bars, first, start, chunks, ticket, end)``,
+    ``await_ticket(bars, ticket)`` -> slot, and ``chunk_of(ticket, chunks)``: tickets are chunks in the order in which slots get them. Ticket
+    t is chunk t; from the number of chunks on they are those that come again."""
     SLOTS, ARRAYS, ROWS, BOXES, BOX = tile.slots, tile.arrays, tile.rows, tile.boxes, CHUNK // tile.boxes
     BOX_ROWS, BYTES, SLOT = tile.rows // tile.boxes, tile.arrays * CHUNK, tile.arrays * CHUNK
 
@@ -159,8 +159,8 @@ def _make_ring(tile):
 
 
 def _make_exchange(tile, combine):
-    """Device functions ``exchange(a, b, n, sums, parts, far, came, strip, rank, tx)``: all threads' numbers of their channels, as those of a
-    block, to all blocks of the group, and ``total(parts, far, strip, channel)``: the group's, in the order of its blocks; ``combine`` as in
+    """Device functions ``exchange(a, b, n, sums, parts, far, came, strip, rank, tx)``: all threads' numbers of their channels, as those of
+    a block, to all blocks of the group, and ``total(parts, far, strip, channel)``: the group's, in the order of its blocks; ``combine`` as in
     `_moments`. `sums` are 3 numbers a channel and warp, `parts`, or `far` in global memory, a channel and block; `came` counts blocks that
     have brought theirs, for each strip of channels."""
     ACROSS, E, WARPS, SPAN, GROUP, APART = tile.across, tile.vector, tile.threads // 32, tile.span, tile.group, tile.apart > 0
