@@ -105,8 +105,8 @@ class Backward:
 
 def _make_ring(tile):
     """Device functions ``begin(maps, ring, bars, first, start, chunks)``, ``refill(maps, ring, bars, first, start, chunks, ticket, end)``,
-    ``await_ticket(bars, ticket)`` -> slot, and ``chunk_of(ticket, chunks)``: tickets are chunks in the order in which slots get them. Ticket
-    t is chunk t; from the number of chunks on they are those that come again."""
+    ``await_ticket(bars, ticket)`` -> slot, and ``chunk_of(ticket, chunks)``: tickets are chunks in the order in which slots get them.
+    Ticket t is chunk t; from the number of chunks on they are those that come again."""
     SLOTS, ARRAYS, ROWS, BOXES, BOX = tile.slots, tile.arrays, tile.rows, tile.boxes, CHUNK // tile.boxes
     BOX_ROWS, BYTES, SLOT = tile.rows // tile.boxes, tile.arrays * CHUNK, tile.arrays * CHUNK
 
@@ -160,8 +160,8 @@ def _make_ring(tile):
 
 def _make_exchange(tile, combine):
     """Device functions ``exchange(a, b, n, sums, parts, far, came, strip, rank, tx)``: all threads' numbers of their channels, as those of
-    a block, to all blocks of the group, and ``total(parts, far, strip, channel)``: the group's, in the order of its blocks; ``combine`` as in
-    `_moments`. `sums` are 3 numbers a channel and warp, `parts`, or `far` in global memory, a channel and block; `came` counts blocks that
+    a block, to all blocks of the group, and ``total(parts, far, strip, channel)``: the group's, in the order of its blocks; ``combine`` as
+    in `_moments`. `sums` are 3 numbers a channel and warp, `parts`, or `far` in global memory, a channel and block; `came` counts blocks that
     have brought theirs, for each strip of channels."""
     ACROSS, E, WARPS, SPAN, GROUP, APART = tile.across, tile.vector, tile.threads // 32, tile.span, tile.group, tile.apart > 0
     STEPS, CLUSTER = (32 // tile.across).bit_length() - 1, tile.cluster > 1
