@@ -86,22 +86,23 @@ def spread_kernel(group):
     def number(w, at, step, row, c):
         return u32(w[at + (c & GROUP - 1) * step]) if (row ^ c) < GROUP else u32(0)  # a power of two
 
+    @device_function
+    def pair(w, at, step, row, c):
+        return number(w, at, step, row, c) | number(w, at, step, row, c + 1) << u32(16)
+
     @jit(launch_bounds=THREADS)
     def conv_spread_groups(w, y, count, taps, r, s, k_step, c_step, t_step, r_step, s_step):
         launch_dependent_grids()
         wait_for_previous_grid()  # for the next grid, too, which waits for this one alone
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < count:
-            words = cuda.local.array(4, u32)
             rest, c = i // PIECES, i % PIECES * 8
             k, tap = divide_remainder(rest, taps)
             line, column = divide_remainder(tap, s)
             plane, line = divide_remainder(line, r)
             at, row = k * k_step + plane * t_step + line * r_step + column * s_step, k & CHANNELS - 1
-            for word in range(4):
-                first = c + 2 * word
-                words[word] = number(w, at, c_step, row, first) | number(w, at, c_step, row, first + 1) << u32(16)
-            store4(y, i * 4, (words[0], words[1], words[2], words[3]))
+            store4(y, i * 4, (pair(w, at, c_step, row, c), pair(w, at, c_step, row, c + 2), pair(w, at, c_step, row, c + 4),
+                              pair(w, at, c_step, row, c + 6)))
     return conv_spread_groups
 
 

@@ -177,14 +177,16 @@ def _make_spread(body):
     PIECES = body.columns * ROW // 16
 
     @device_function
+    def pair(of_tap, row, c):
+        return of_tap[(c & GROUP - 1) >> 1] if (row ^ c) < GROUP else u32(0)  # a power of two
+
+    @device_function
     def write(i, s):
         at, source, tap_step, row, c = s
         tap = ALL - 1 - i if REVERSE else i
-        words, of_tap = cuda.local.array(4, u32), as_u32(advance(source, tap * tap_step))
-        for k in range(4):
-            inside = (row ^ (c + 2 * k)) < GROUP  # a power of two
-            words[k] = of_tap[(c + 2 * k & GROUP - 1) >> 1] if inside else u32(0)
-        store_shared_4u32(at + u32(i * PART), words[0], words[1], words[2], words[3])
+        of_tap = as_u32(advance(source, tap * tap_step))
+        store_shared_4u32(at + u32(i * PART), pair(of_tap, row, c), pair(of_tap, row, c + 2), pair(of_tap, row, c + 4),
+                          pair(of_tap, row, c + 6))
     write_all = unrolled(ALL, write)
 
     @device_function
