@@ -1,4 +1,6 @@
 """Batch normalisation: against PyTorch, channels far from 0, running statistics, words, bad input."""
+from dataclasses import replace
+
 import contract
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from dnnkern import dispatch
 from dnnkern.device import SIMULATED
 from dnnkern.device.epilogue import Activation
 from dnnkern.norm._parse import FAMILY, SMALL, parse_problem
+from dnnkern.norm.resident.kernel import Tile
 
 OPS = ("batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd")
 
@@ -391,3 +394,18 @@ def test_running_statistics_can_be_written():
     refused(TypeError, ["running_var is a read-only numpy array"], dnnkern.batch_norm_train_fwd, x, c, None, None, fixed)
     once = np.broadcast_to(np.ones(1, np.float32), (3,))
     refused(ValueError, ["running_mean", "share one address"], dnnkern.batch_norm_train_fwd, x, c, None, once)
+
+
+# ---- values that stay in shared memory
+
+@pytest.mark.parametrize("op, kind", [("batch_norm_train_fwd", Train), ("batch_norm_bwd", Backward)])
+@pytest.mark.parametrize("width, group, slots, apart", [(32, 1, 2, 0), (64, 2, 1, 0), (32, 2, 1, 1), (64, 1, 5, 0)])
+def test_chunks_that_are_kept_and_chunks_that_come_again(op, kind, width, group, slots, apart):
+    """With fewer slots than chunks, in one block, in a cluster, in blocks of a cooperative launch; the last rows fill no chunk."""
+    missing = ("y", "beta", "dresidual") if kind is Backward else ("residual",)
+    case = kind("chunks", (2, 31, 23, 32 if width == 64 else 16), "float16", "NHWC", weights="float32", missing=missing)
+    tile = Tile("float16", width, group, 512, 1 + (kind is Backward), slots, apart)
+    algorithm = next(a for a in dispatch.algorithms(op) if a.name == "resident")
+    assert contract.refusal(algorithm, case.problem()) is None
+    with contract.registered(replace(algorithm, config=tile)) as mine:
+        contract.check(mine, case)

@@ -21,8 +21,8 @@ CASES += [("halo_wgmma", Conv("tiles-two-blocks-nhwc", DIRECTIONS[0], (1, 72, 20
           ("halo_wgmma", Conv("tiles-3d-nhwc", DIRECTIONS[0], (1, 16, 5, 17, 10), 72, (3, 2, 3), "bfloat16", layout="NHWC", padding=1)),
           ("halo_wgmma", Conv("tiles-3d-nhwc", DIRECTIONS[1], (1, 72, 4, 9, 18), 64, (2, 3, 3), "float16", layout="NHWC", padding=1)),
           ("halo_wgmma", Conv("tiles-few-nhwc", DIRECTIONS[1], (1, 64, 18, 13), 24, (3, 3), "bfloat16", layout="NHWC", padding=1)),
-          *(("halo_wgmma", Conv(f"tiles-g{groups}-nhwc", op, (2, 128, 18, 13), 128, (3, 2), dtype, layout="NHWC", padding=1, dilation=(1, 2),
-                                groups=groups, mode="convolution" if groups == 4 else "cross_correlation"))
+          *(("halo_wgmma", Conv(f"tiles-g{groups}-nhwc", op, (2, 128, 18, 13), 128, (3, 2), dtype, layout="NHWC", padding=1,
+                                dilation=(1, 2), groups=groups, mode="convolution" if groups == 4 else "cross_correlation"))
             for op in DIRECTIONS[:2] for groups, dtype in ((2, "float16"), (4, "bfloat16"), (8, "float16"), (64, "bfloat16"))),
           ("grouped", Conv("tiles-g4", DIRECTIONS[2], (7, 16, 8, 5), 16, (3, 3), "float16", layout="NHWC", padding=1, groups=4)),
           ("grouped", Conv("tiles-g16", DIRECTIONS[2], (3, 64, 9, 17), 64, (2, 3), "bfloat16", layout="NHWC", stride=2, groups=4))]

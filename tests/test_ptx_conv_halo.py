@@ -10,7 +10,8 @@ from dnnkern.device.index import ceil_div
 ROWS = [("conv_fwd", "64x64x56x56 k64 3x3 p1 f16 nhwc"),
         ("conv_fwd", "4x128x512x512 k64 3x3 p1 bf16 nhwc --bias --residual --activation relu"),
         ("conv_bwd_data", "64x64x56x56 k64 3x3 p1 bf16 nhwc"), ("conv_bwd_data", "4x64x16x56x56 k64 3x3x3 p1 f16 nhwc"),
-        ("conv_fwd", "2x32x64x64x64 k32 3x3x3 p1 f16 nhwc"), ("conv_bwd_data", "4x64x128x128 k24 3x3 p1 bf16 nhwc")]
+        ("conv_fwd", "2x32x64x64x64 k32 3x3x3 p1 f16 nhwc"), ("conv_bwd_data", "4x64x128x128 k24 3x3 p1 bf16 nhwc"),
+        ("conv_fwd", "64x512x14x14 k512 3x3 p1 g32 bf16 nhwc"), ("conv_bwd_data", "64x1024x7x7 k1024 3x3 p1 g32 f16 nhwc")]
 
 
 @pytest.mark.parametrize("op, words", ROWS)

@@ -1,13 +1,13 @@
 """Small groups as larger ones: filters of several groups become blocks on the diagonal of one, which an implicit GEMM takes.
 
-    w [k, taps, c of a group]  --spread, zeros between groups-->  workspace [k, taps, 64]  --implicit_gemm_wgmma, a group for each 64 channels
+    w [k, taps, c of a group] --spread, zeros between groups--> workspace [k, taps, 64] --implicit_gemm_wgmma, groups of 64 channels
 
 `implicit_gemm_wgmma` takes groups of whole steps, 128 bytes of channels. A product of 64 columns waits for its rows of pixels anyway, so
 zeros in the filter cost little. It wins with a stride, which `halo_wgmma` does not take; that one writes the zeros in shared memory, and
 saves the first launch.
 """
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..device import cuda, device_function, jit, u32
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
@@ -86,22 +86,23 @@ def spread_kernel(group):
     def number(w, at, step, row, c):
         return u32(w[at + (c & GROUP - 1) * step]) if (row ^ c) < GROUP else u32(0)  # a power of two
 
+    @device_function
+    def pair(w, at, step, row, c):
+        return number(w, at, step, row, c) | number(w, at, step, row, c + 1) << u32(16)
+
     @jit(launch_bounds=THREADS)
     def conv_spread_groups(w, y, count, taps, r, s, k_step, c_step, t_step, r_step, s_step):
         launch_dependent_grids()
         wait_for_previous_grid()  # for the next grid, too, which waits for this one alone
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < count:
-            words = cuda.local.array(4, u32)
             rest, c = i // PIECES, i % PIECES * 8
             k, tap = divide_remainder(rest, taps)
             line, column = divide_remainder(tap, s)
             plane, line = divide_remainder(line, r)
             at, row = k * k_step + plane * t_step + line * r_step + column * s_step, k & CHANNELS - 1
-            for word in range(4):
-                first = c + 2 * word
-                words[word] = number(w, at, c_step, row, first) | number(w, at, c_step, row, first + 1) << u32(16)
-            store4(y, i * 4, (words[0], words[1], words[2], words[3]))
+            store4(y, i * 4, (pair(w, at, c_step, row, c), pair(w, at, c_step, row, c + 2), pair(w, at, c_step, row, c + 4),
+                              pair(w, at, c_step, row, c + 6)))
     return conv_spread_groups
 
 
@@ -119,9 +120,9 @@ def build(problem, device, config):
     """The filter, then the implicit GEMM."""
     p, algorithm = problem, _INNER[problem.op].bound_to(config)
     names = [name for name in ("x", "y", "bias", "residual") if getattr(p, name) is not None]
-    places = {**{name: Place(name) for name in names}, "w": Place("workspace"),
-              "workspace": Place("workspace", ceil_div(_bytes(p), 256) * 256)}
-    return (_spread_launch(p), *embedded(algorithm, merged(p), device, places, ("alpha", "beta")))
+    kept = {name: Place(name) for name in names}
+    kept.update(w=Place("workspace"), workspace=Place("workspace", ceil_div(_bytes(p), 256) * 256))
+    return (_spread_launch(p), *embedded(algorithm, merged(p), device, kept, ("alpha", "beta")))
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="merged_groups", supports=supports, workspace=workspace, estimate=estimate, build=build,

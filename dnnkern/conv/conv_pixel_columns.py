@@ -3,9 +3,9 @@
     w [output channels, c] --TMA--+--> ring in shared memory --wgmma--> sums [output channels, pixels]
     x [pixels, c] ----------TMA---+                                      --stmatrix, transposed--> [pixels, output channels] --TMA--> y
 
-Rows of a tile are a multiple of 64, columns of 8. `pointwise` has pixels as rows: 64x2048x7x7 to 512 channels are 100 tiles of 128x128 for 132
-multiprocessors. Here they are 132 tiles of 128 channels by 96 pixels. Results leave channels first in memory, so each 8x8 of them is
-transposed on its way to shared memory.
+Rows of a tile are a multiple of 64, columns of 16. `pointwise` has pixels as rows: 64x2048x7x7 to 512 channels are 100 tiles of 128x128 for
+132 multiprocessors. Here they are 132 tiles of 128 channels by 96 pixels. A thread's sums are of neighbouring pixels, results have
+neighbouring channels: each 8x8 of them is transposed on its way to shared memory.
 
 Backward data is the same with the filter contiguous along its rows. It has no epilogue, and it loses wherever there are many tiles.
 """
@@ -98,7 +98,8 @@ def _shape(p):
 
 def configs(problem, device):
     """The tiles of least estimate: pixels that leave no multiprocessor idle."""
-    found = [Config(Tile(bm, bn)) for bm in ROWS for bn in COLUMNS if bn * ROW <= Tile(bm, bn).buffers * GROUP]
+    tiles = [Tile(bm, bn, cluster) for bm in ROWS for bn in COLUMNS for cluster in (1, 2)]
+    found = [Config(t) for t in tiles if t.bn * ROW <= t.buffers * GROUP]
     return sorted(found, key=lambda c: estimate(problem, device, c))[:MOST]
 
 
@@ -109,13 +110,13 @@ def workspace(problem, device, config):
 
 def _tiles(p, tile):
     shape = _shape(p)
-    return ceil_div(shape.m, tile.bm) * ceil_div(shape.n, tile.bn)
+    return ceil_div(shape.m, tile.bm * tile.cluster) * ceil_div(shape.n, tile.bn)
 
 
 def estimate(problem, device, config):
     """Waves of tiles: the tensor cores' time, or what arrives in a multiprocessor, or the memory's."""
     p, tile = problem, config.tile
-    waves = ceil_div(_tiles(p, tile), device.sms)
+    waves = ceil_div(_tiles(p, tile), slots_of(tile, device))
     step = max((tile.bm + tile.bn) * ROW / COST.arrives, tile.bm * tile.bn * COST.product) + COST.step
     work = ((waves - 1) * COST.further + waves * steps_of(_shape(p).k, 2) * step) * WGMMA.clock / device.clock_hz
     return Cost(launch=COST.start) + overlap(exposed=WGMMA.exposed, math=work, memory=p.bytes / (WGMMA.bandwidth * device.bandwidth))
@@ -141,7 +142,7 @@ def _make_sink(tile, dtype):
         if thread == 0:
             all_free()
         barrier_sync(barrier, 128)
-        # lane 8 q + r: pixel r of eight, q & 1: eight channels of 16, q >> 1: the next eight pixels
+        # lane 8 q + r has pixel r of eight; q & 1 is which eight of 16 channels, q >> 1 which eight of 16 pixels
         pixel, piece = ((lane >> 4) << 3) + (lane & 7), warp * 2 + ((lane >> 3) & 1)
         put_all(0, (acc, first, staging, u32(pixel * ROW + ((piece ^ (lane & 7)) << 4))))
         fence_async_shared()
@@ -155,7 +156,8 @@ def _make_sink(tile, dtype):
 @functools.cache
 def kernel(tile, dtype, major):
     """The whole product, one persistent launch."""
-    product = make_product(tile, make_matrix_loader(tile, dtype, dtype, major, "k"), make_locate(tile), _make_sink(tile, dtype))
+    product = make_product(tile, make_matrix_loader(tile, dtype, dtype, major, "k"), make_locate(tile), _make_sink(tile, dtype),
+                           cooperative=tile.cluster > 1)
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
     def conv_pixel_columns(w, x, y, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each):
@@ -170,12 +172,12 @@ def build(problem, device, config):
     """One launch."""
     p, tile, (w, x) = problem, config.tile, _operands(problem)
     _, _, _, result, strides, extents = roles(p)
-    tiles, place = locate_arguments(_shape(p), tile, w, x)
+    tiles, located = locate_arguments(_shape(p), tile, w, x)
     step = _pixels(p, strides, extents) if p.pixels > 1 else 8
     y = Argument("tensormap", p.output_name, spec=TensorMap(result.dtype, (p.pixels, w.extent), (step, 1), (tile.bn, 64), ROW))
-    return (Launch(kernel(tile, p.dtype, w.major), (min(tiles, slots_of(tile, device)), 1, 1), (tile.threads, 1, 1),
-                   (w.argument(tile.bm, 0), x.argument(tile.bn, 0), y, Argument("int32", tiles), *place), shared=tile.shared,
-                   dependent=True),)
+    return (Launch(kernel(tile, p.dtype, w.major), (min(tiles, slots_of(tile, device)) * tile.cluster, 1, 1), (tile.threads, 1, 1),
+                   (w.argument(tile.bm, 0), x.argument(tile.bn // tile.cluster, 0), y, Argument("int32", tiles), *located), shared=tile.shared,
+                   cluster=(tile.cluster, 1, 1), dependent=True),)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="pixel_columns", supports=supports, workspace=workspace, estimate=estimate, build=build,

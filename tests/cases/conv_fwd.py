@@ -29,8 +29,8 @@ def _epilogues(t):
     t.case("residual-beta-0-2x8x3x4-k12-1x1", (2, 8, 3, 4), 12, (1, 1), "float16", alpha=2.0, activation="relu", **ALL)
     t.case("bias-groups2-2x8x3x4-k12-1x1", (2, 8, 3, 4), 12, (1, 1), groups=2, bias=True, activation="relu")
     t.case("residual-groups2-nhwc-2x16x3x4-k16-1x1", (2, 16, 3, 4), 16, (1, 1), "bfloat16", layout="NHWC", groups=2, residual=True)
-    t.case("epilogue-groups8-nhwc-1x64x3x4-k64-3x3-s2-p1", (1, 64, 3, 4), 64, (3, 3), "float16", layout="NHWC", stride=2, padding=1, groups=8,
-           activation="relu", **ALL)
+    t.case("epilogue-groups8-nhwc-1x64x3x4-k64-3x3-s2-p1", (1, 64, 3, 4), 64, (3, 3), "float16", layout="NHWC", stride=2, padding=1,
+           groups=8, activation="relu", **ALL)
     t.case("epilogue-groups4-nhwc-1x64x3x9-k64-3x3-p1", (1, 64, 3, 9), 64, (3, 3), "bfloat16", layout="NHWC", padding=1, groups=4,
            activation="relu", **ALL)
     for groups in (1, 4, 16):

@@ -53,7 +53,7 @@ class Coordinates(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """What the kernels are compiled for; `vector` is 4 or 2; `low`: the image has few rows."""
+    """What the kernels are compiled for; `vector` is 4 or 2; `low`: the image has few rows, 2: of which each has a stage."""
     dtype: str
     rows: Axis
     columns: Axis
@@ -118,6 +118,11 @@ class Rows:
         """Whether the steps of rows of zeros are left out, which a large filter reads above and below each image, and any filter of a low
         one."""
         return self.depth > 3 or self.low > 0
+
+    @property
+    def refills(self):
+        """Whether a stage is used again."""
+        return self.low < 2
 
     @property
     def turns(self):
@@ -228,6 +233,7 @@ def rows_kernel(body, most_taps):
     EACH, WARM, NTAPS = TH * TW * V, M - 1, rows.taps * columns.taps
     NACC, SHARED, BYTES, KEEP = M * EACH, most_taps * CHANNELS, ADV * ROW, NTAPS * V <= KEPT
     NKEPT, STEP_Y, STEP_E, SKIPS = NTAPS * V if KEEP else 1, body.result_step, body.residual_step, body.skips
+    REFILLS = body.refills
     LENGTH, fetch, unpack = _make_pixels(body, columns.used)
     VALUES = columns.groups * V
     add_row, load_filters, load_taps = _make_add_row(body, False), make_filters(body), _make_load_taps(V)
@@ -238,7 +244,7 @@ def rows_kernel(body, most_taps):
         acc, taps, at, stage, full, source, warp, more, (channel, column, row, n) = s
         raw, values = cuda.local.array(LENGTH, u32), cuda.local.array(VALUES, f32)
         fetch(raw, at + u32(u * ROW))
-        if u == ADV - 1:
+        if REFILLS and u == ADV - 1:
             fence_async_shared()  # order these reads before TMA's writes: zeros of the padding arrive at once
             cuda.syncthreads()
             if warp == 0 and more:

@@ -93,9 +93,17 @@ def _body(p, config):
     _, _, (_, height, _), result, strides, _ = roles(p)
     words = access_words(result, config.vector, rest(strides, True))
     residual_words = access_words(p.residual, config.vector, rest(p.residual_strides, True)) if p.residual else 0
+    low = int(p.op != "conv_bwd_filter" and r > 1 and height <= LOW)
+    low += low and config.stages >= _steps_of(height, p, backward)
     body = Rows(p.dtype, rows, columns, int(p.flip), config.vector, config.groups, config.strips, config.stages, words, residual_words,
-                strides[-1], p.residual_strides[-1], p.epilogue, config.blocks, int(p.op != "conv_bwd_filter" and r > 1 and height <= LOW))
+                strides[-1], p.residual_strides[-1], p.epilogue, config.blocks, low)
     return body, shift_h, shift_w
+
+
+def _steps_of(height, p, backward):
+    """Steps that read the rows of an image of that height, at most."""
+    advance = 1 if backward else p.strides[1]
+    return ceil_div(height, advance) + (advance > 1)
 
 
 def _stage(p, body):
@@ -121,7 +129,7 @@ def row_configs(p, device):
     channels, too: a filter's gradient has a sum for each tap and channel, and other kernels read taps again for each row."""
     if not _supports(p, device):
         return []
-    _, _, _, _, _, (_, _, width) = roles(p)
+    _, _, (_, height, _), _, _, (_, _, width) = roles(p)
     step = p.strides[2] if p.op == "conv_bwd_data" else 1
     found, shared = [], device.shared_per_sm * 7 // 8
     vectors = (VECTOR, FEW) if p.taps > MANY_TAPS else (VECTOR,)
@@ -138,7 +146,8 @@ def row_configs(p, device):
             stage = _stage(p, body)
             warps = 4 * (512 // registers)  # each quarter of a multiprocessor has registers of its own
             blocks = max(1, min(warps * 32 // body.threads, shared // (2 * stage + _static(p, body)), 16))
-            stages = max(2, min(8, ceil_div(IN_FLIGHT, stage * blocks), (shared // blocks - _static(p, body)) // stage))
+            wanted = _steps_of(height, p, p.op == "conv_bwd_data") if body.low else min(8, ceil_div(IN_FLIGHT, stage * blocks))
+            stages = max(2, min(wanted, (shared // blocks - _static(p, body)) // stage))
             if stages * stage + _static(p, body) + 1024 <= min(shared, device.shared_per_block):
                 ranked.append((_score(p, body, tw, width), RowsConfig(tw, groups, strips, stages, blocks, vector), body.threads))
         for few in (True, False):

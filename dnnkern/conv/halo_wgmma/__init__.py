@@ -155,8 +155,8 @@ def supports(problem):
 def _groups_refusal(p):
     """Why groups cannot be blocks of one matrix, or None."""
     if p.c_group != p.k_group or p.c_group not in (2, 4, 8, 16, 32, 64) or p.c % CHANNELS:
-        return (f"{p.groups} groups of {p.c_group} channels and {p.k_group} filters; expected equal ones of 2, 4, 8, 16, 32 or 64, and whole "
-                f"blocks of {CHANNELS} channels")
+        return (f"{p.groups} groups of {p.c_group} channels and {p.k_group} filters; expected equal ones of 2, 4, 8, 16, 32 or 64, and "
+                f"whole blocks of {CHANNELS} channels")
     if p.prologue_a is not None or p.reductions:
         return f"{p.groups} groups beside an image that a program makes, or reductions"
     k, c, t, r, s = p.w_strides

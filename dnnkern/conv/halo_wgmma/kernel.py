@@ -171,29 +171,31 @@ def _make_pixels(body):
 
 @functools.cache
 def _make_spread(body):
-    """Device function ``spread(filters, given, first, thread)``: the `GroupFilters` of 64 channels from `first` on as blocks on the diagonal
-    of each tap's matrix, by the threads of all consumers. Host function."""
+    """Device function ``spread(filters, given, first, thread)``: the `GroupFilters` of 64 channels from `first` on as blocks on the
+    diagonal of each tap's matrix, by the threads of all consumers. Host function."""
     ALL, PART, GROUP, THREADS, REVERSE = math.prod(body.taps), body.columns * ROW, body.group, 128 * body.consumers, body.reverse
     PIECES = body.columns * ROW // 16
+
+    @device_function
+    def pair(of_tap, row, c):
+        return of_tap[(c & GROUP - 1) >> 1] if (row ^ c) < GROUP else u32(0)  # a power of two
 
     @device_function
     def write(i, s):
         at, source, tap_step, row, c = s
         tap = ALL - 1 - i if REVERSE else i
-        words, of_tap = cuda.local.array(4, u32), as_u32(advance(source, tap * tap_step))
-        for k in range(4):
-            inside = (row ^ (c + 2 * k)) < GROUP  # a power of two
-            words[k] = of_tap[(c + 2 * k & GROUP - 1) >> 1] if inside else u32(0)
-        store_shared_4u32(at + u32(i * PART), words[0], words[1], words[2], words[3])
+        of_tap = as_u32(advance(source, tap * tap_step))
+        store_shared_4u32(at + u32(i * PART), pair(of_tap, row, c), pair(of_tap, row, c + 2), pair(of_tap, row, c + 4),
+                          pair(of_tap, row, c + 6))
     write_all = unrolled(ALL, write)
 
     @device_function
     def spread(filters, given, first, thread):
         w, step, tap_step = given
         for piece in range(thread, PIECES, THREADS):
-            row, place = piece >> 3, piece & 7
-            write_all(0, (filters + u32(row * ROW + ((place ^ (row & 7)) << 4)), advance(w, (first + row) * step), tap_step,
-                          row, place * 8))
+            row, chunk = piece >> 3, piece & 7
+            write_all(0, (filters + u32(row * ROW + ((chunk ^ (row & 7)) << 4)), advance(w, (first + row) * step), tap_step,
+                          row, chunk * 8))
     return spread
 
 

@@ -160,7 +160,7 @@ row("conv/pointwise", GUESSED,
 row("conv/pixel_columns", GUESSED,
     "s of a launch and its ends, of a further tile; bytes a second that arrive in a multiprocessor; s of a product of a row and a column, "
     "of a step besides",
-    start=2.6e-6, further=0.3e-6, arrives=112e9, product=1.7e-11, step=2e-8)
+    start=2.6e-6, further=1.2e-6, arrives=105e9, product=1.9e-11, step=2e-8)
 row("conv/merged_groups", GUESSED,
     "s of the launch that spreads the filters", ("spread",),
     spread=2.5e-6)

@@ -5,8 +5,8 @@
 
 One to eight blocks have neighbouring channels, 32 to 128 bytes of a row, and each of them a part of their values (`kernel`).
 What does not fit shared memory is read again from the L2. `columns` has three launches, each of which waits for the one before it to end,
-and reads all values twice. It wins with values that fit all shared memory together, 27 MB of an H200's: maps of 7x7 and 14x14. It loses with
-more of them, and with channels too few to fill the multiprocessors.
+and reads all values twice. It wins with values that fit all shared memory together, 27 MB of an H200's: maps of 7x7 and 14x14. It loses
+with more of them, and with channels too few to fill the multiprocessors.
 """
 from ...device.index import ceil_div
 from ...dispatch import Algorithm
@@ -25,6 +25,7 @@ COST = constants("norm/resident")
 WIDTHS, GROUPS, THREADS = (128, 64, 32), (1, 2, 4, 8), 512
 RESERVED = 4096   # bytes of shared memory for barriers and statistics, beside 3 numbers of a channel for each warp and block
 MOST = 4          # configurations
+PER_SM = 2        # blocks on a multiprocessor, which the registers allow
 LINE = 256
 
 
@@ -104,18 +105,18 @@ def estimate(problem, device, config):
     """Bytes, again from the L2 what is not kept; waves of clusters."""
     p, view, tile = problem, view_of(problem), config
     strips = _strips(p, tile)
-    each = max(1, (device.shared_per_sm - 1024) // (tile.shared + RESERVED))
-    waves = 1 if tile.apart else ceil_div(strips, device.clusters(tile.group, min(each, 2048 // tile.threads)))
+    each = max(1, min(PER_SM, (device.shared_per_sm - 1024) // (tile.shared + RESERVED)))
+    waves = 1 if tile.apart else ceil_div(strips, device.clusters(tile.group, each))
     share = ceil_div(view.values, tile.group) * tile.width  # bytes of a block and array
     chunks = ceil_div(share, CHUNK)
     again = max(0, chunks - tile.slots) / chunks
     rate = device.bandwidth / device.sms  # of a multiprocessor
     narrow = COST.bytes_32 if tile.width == 32 else COST.bytes_64 if tile.width == 64 else 1.0
-    read = max(p.x.nbytes * tile.arrays / (COST.read * device.bandwidth), waves * tile.arrays * share / (COST.most * rate)) / narrow
-    write = max(p.x.nbytes / (COST.write * device.bandwidth), waves * share / (COST.most * rate))
+    full = max(1.0, waves * share * device.sms / (COST.most * p.x.nbytes * each))  # where few blocks share the memory
+    read, write = p.x.nbytes * tile.arrays / COST.read, p.x.nbytes / COST.write
     more = waves * again * share * tile.arrays / (COST.l2 * rate)
     exchange = waves * COST.exchange * (1 if tile.group == 1 else COST.cluster)
-    return Cost(launch=COST.start + tile.apart * COST.counters, memory=read + write, l2=more, waits=exchange)
+    return Cost(launch=COST.start + tile.apart * COST.counters, memory=full * (read + write) / (narrow * device.bandwidth), l2=more, waits=exchange)
 
 
 def _map(problem, view, tile, name):

@@ -1,8 +1,9 @@
 """Kernels of channels whose values stay in shared memory between the sums and the elementwise pass. See `resident`.
 
 A group of blocks has the channels of `tile.width` bytes, each of its blocks an equal part of their values. TMA brings chunks of rows to
-slots; a thread has 16 bytes of every so many-th row, in both passes the same channels. Where a block's chunks outnumber its slots, the first
-are replaced as they have been read, and come again in the second pass, which begins with what is there and ends with what was read first.
+slots; a thread has 16 bytes of every so many-th row, in both passes the same channels. Where a block's chunks outnumber its slots, the
+first keep theirs and the others take turns in the last few. The second pass goes from the last chunk to the first: what comes again is what
+was read last, which the L2 still has.
 
 A group is a cluster, which exchanges sums through shared memory; or, as not all multiprocessors fit into clusters, blocks of a cooperative
 launch, which exchange them through global memory.
@@ -10,7 +11,7 @@ launch, which exchange them through global memory.
 import functools
 from dataclasses import dataclass
 
-from ...device import cuda, device_function, f32, i32, i64, jit, u32
+from ...device import cuda, device_function, f32, i64, jit, u32
 from ...device.cluster import cluster_arrive_relaxed, cluster_sync, cluster_wait, remote_address, store_remote_f32
 from ...device.convert import element
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
@@ -26,6 +27,7 @@ from ...host.dtypes import ITEMSIZE
 from .._moments import make_inverses, make_merge
 
 CHUNK = 16384  # bytes of an array in a slot
+FLIGHT = 80 * 1024  # bytes that are to be in flight
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,16 @@ class Tile:
         return CHUNK // 16 // self.threads
 
     @property
+    def turns(self):
+        """Slots whose chunks are replaced."""
+        return min(ceil_div(FLIGHT, self.arrays * CHUNK), self.slots)
+
+    @property
+    def kept(self):
+        """Slots with a chunk of their own."""
+        return self.slots - self.turns
+
+    @property
     def shared(self):
         """Bytes of dynamic shared memory."""
         return self.slots * self.arrays * CHUNK + 128
@@ -104,21 +116,23 @@ class Backward:
 
 
 def _make_ring(tile):
-    """(``begin(maps, ring, bars, first, start, chunks)``, ``refill(maps, ring, bars, first, start, chunks, ticket, end)``, ``await_ticket(bars,
-    ticket)`` -> slot): tickets are chunks in the order in which slots get them; ticket t is chunk t, from the number of chunks on those of
-    the second pass."""
+    """Device functions ``begin(maps, ring, bars, first, start, chunks)``; ``await_chunk(bars, chunk)``, its slot; ``refill(maps, ring, bars,
+    first, start, chunk, more)``: when all threads have read a chunk, its slot gets chunk `more`, which may be none of the ring's.
+
+    The first chunks have slots of their own, the others share the last slots: by turns, so that of two that follow each other in a slot one
+    has an odd number there, in both directions.
+    """
     SLOTS, ARRAYS, ROWS, BOXES, BOX = tile.slots, tile.arrays, tile.rows, tile.boxes, CHUNK // tile.boxes
     BOX_ROWS, BYTES, SLOT = tile.rows // tile.boxes, tile.arrays * CHUNK, tile.arrays * CHUNK
+    TURNS, KEPT = tile.turns, tile.kept
 
     @device_function
-    def chunk_of(ticket, chunks):
-        """The second pass ends with the first chunk."""
-        return ticket if ticket < chunks else 2 * chunks - SLOTS - 1 - ticket
+    def slot_of(chunk):
+        return chunk if chunk < KEPT else KEPT + (chunk - KEPT) % TURNS
 
     @device_function
-    def load(maps, ring, bars, first, start, chunks, ticket):
-        slot = ticket % SLOTS
-        chunk = chunk_of(ticket, chunks)
+    def load(maps, ring, bars, first, start, chunk):
+        slot = slot_of(chunk)
         bar = bars + u32(8 * slot)
         mbarrier_arrive_expect(bar, BYTES)
         for a in range(ARRAYS):
@@ -137,31 +151,29 @@ def _make_ring(tile):
         if cuda.threadIdx.x == 0:
             for s in range(SLOTS):
                 if s < chunks:
-                    load(maps, ring, bars, first, start, chunks, s)
+                    load(maps, ring, bars, first, start, s)
         cuda.syncthreads()
 
     @device_function
-    def refill(maps, ring, bars, first, start, chunks, ticket, end):
-        """The slot of a chunk that all threads have read gets its next one, if that is before ticket `end`; by all threads."""
-        more = ticket + SLOTS
-        if more < end:
+    def refill(maps, ring, bars, first, start, chunk, more):
+        if chunk >= KEPT and more >= KEPT:
             fence_async_shared()  # order these reads before TMA's writes
             cuda.syncthreads()
             if cuda.threadIdx.x == 0:
-                load(maps, ring, bars, first, start, chunks, more)
+                load(maps, ring, bars, first, start, more)
 
     @device_function
-    def await_ticket(bars, ticket):
-        slot, turn = ticket % SLOTS, ticket // SLOTS
-        mbarrier_wait(bars + u32(8 * slot), u32(turn & 1))
+    def await_chunk(bars, chunk):
+        slot = slot_of(chunk)
+        mbarrier_wait(bars + u32(8 * slot), u32((chunk - KEPT) // TURNS & 1) if chunk >= KEPT else u32(0))
         return slot
-    return begin, refill, await_ticket, chunk_of
+    return begin, refill, await_chunk
 
 
 def _make_exchange(tile, combine):
-    """Device functions ``exchange(a, b, n, sums, parts, far, came, strip, rank, tx)``: all threads' numbers of their channels, as those of a
-    block, to all blocks of the group, and ``total(parts, far, strip, channel)``: the group's, in the order of its blocks; ``combine`` as in
-    `_moments`. `sums` are 3 numbers a channel and warp, `parts`, or `far` in global memory, a channel and block; `came` counts blocks that
+    """Device functions ``exchange(a, b, n, sums, parts, far, came, strip, rank, tx)``: all threads' numbers of their channels, as those of
+    a block, to all blocks of the group, and ``total(parts, far, strip, channel)``: the group's, in the order of its blocks; ``combine`` as
+    in `_moments`. `sums` are 3 numbers a channel and warp, `parts`, or `far` in global memory, a channel and block; `came` counts blocks that
     have brought theirs, for each strip of channels."""
     ACROSS, E, WARPS, SPAN, GROUP, APART = tile.across, tile.vector, tile.threads // 32, tile.span, tile.group, tile.apart > 0
     STEPS, CLUSTER = (32 // tile.across).bit_length() - 1, tile.cluster > 1
@@ -233,10 +245,11 @@ def forward_kernel(config):
     E, UNITS, THREADS, SLOT, SPAN, ACROSS, SLOTS = (tile.vector, tile.units, tile.threads, tile.arrays * CHUNK, tile.span, tile.across,
                                                     tile.slots)
     ROWS, GROUP, CLUSTER, LENGTH, HEIGHT = tile.rows, tile.group, tile.cluster, 4, tile.threads // tile.across
+    TURNS = tile.turns
     _, _, _, unpack = make_reader(tile.dtype, E, 4)
     put, act = make_writer(tile.dtype, E, 4), activation_function(config.activation, "float32")
     merge, (inverse, inverse_root) = make_merge(f32), make_inverses(f32)
-    begin, refill, await_ticket, chunk_of = _make_ring(tile)
+    begin, refill, await_chunk = _make_ring(tile)
     exchange, total = _make_exchange(tile, merge)
     SCALED, SHIFTED = config.gamma != "", config.beta != ""
     load_gamma, load_beta = element(config.gamma or tile.dtype).load, element(config.beta or tile.dtype).load
@@ -270,13 +283,13 @@ def forward_kernel(config):
         n = f32(0)
         for e in range(E):
             a[e], b[e], first[e] = f32(0), f32(0), f32(0)
-        for ticket in range(chunks):
-            at = ring + u32(await_ticket(bars, ticket) * SLOT + 16 * thread)
-            left = own - ticket * ROWS - ty
+        for chunk in range(chunks):
+            at = ring + u32(await_chunk(bars, chunk) * SLOT + 16 * thread)
+            left = own - chunk * ROWS - ty
             for u in range(UNITS):
                 k = u * LENGTH
                 raw[k], raw[k + 1], raw[k + 2], raw[k + 3] = load_shared_4u32(at + u32(u * (16 * THREADS)))
-            if ticket == 0:
+            if chunk == 0:
                 unpack(first, 0, raw, 0)
             for u in range(UNITS):
                 if u * HEIGHT < left:
@@ -286,7 +299,7 @@ def forward_kernel(config):
                         d = values[e] - first[e]
                         a[e] += d
                         b[e] += d * d
-            refill(maps, ring, bars, channel, start, chunks, ticket, chunks)
+            refill(maps, ring, bars, channel, start, chunk, chunk + TURNS if chunk + TURNS < chunks else -1)
         part = inverse(n) if n > f32(0) else f32(0)
         for e in range(E):
             d = a[e] * part
@@ -317,11 +330,9 @@ def forward_kernel(config):
         cuda.syncthreads()
         for e in range(E):
             first[e], a[e], b[e] = table[tx * E + e], table[tx * E + e + SPAN], table[tx * E + e + 2 * SPAN]
-        kept = max(0, chunks - SLOTS)
         y = advance(y, start * i64(y_step) + (channel + tx * E))
-        for ticket in range(kept, kept + chunks):
-            chunk = chunk_of(ticket, chunks)
-            at = ring + u32(await_ticket(bars, ticket) * SLOT + 16 * thread)
+        for chunk in range(chunks - 1, -1, -1):
+            at = ring + u32(await_chunk(bars, chunk) * SLOT + 16 * thread)
             row = chunk * ROWS + ty
             to = advance(y, row * y_step)
             for u in range(UNITS):
@@ -334,7 +345,7 @@ def forward_kernel(config):
                         values[e] = act((values[e] - first[e]) * a[e] + b[e])
                     put(to, 0, values, 0)
                 to = advance(to, HEIGHT * y_step)
-            refill(maps, ring, bars, channel, start, chunks, ticket, kept + chunks)
+            refill(maps, ring, bars, channel, start, chunk, chunk - TURNS)
     return channel_norm_resident
 
 
@@ -345,9 +356,10 @@ def backward_kernel(config):
     E, UNITS, THREADS, SLOT, SPAN, ACROSS, SLOTS = (tile.vector, tile.units, tile.threads, tile.arrays * CHUNK, tile.span, tile.across,
                                                     tile.slots)
     ROWS, GROUP, CLUSTER, LENGTH, HEIGHT = tile.rows, tile.group, tile.cluster, 4, tile.threads // tile.across
+    TURNS = tile.turns
     _, _, _, unpack = make_reader(tile.dtype, E, 4)
     put = make_writer(tile.dtype, E, 4)
-    begin, refill, await_ticket, chunk_of = _make_ring(tile)
+    begin, refill, await_chunk = _make_ring(tile)
 
     @device_function
     def add(a, b, n, a2, b2, n2):
@@ -386,9 +398,9 @@ def backward_kernel(config):
             cluster_arrive_relaxed()
         for e in range(E):
             a[e], b[e], means[e] = f32(0), f32(0), mean[(channel + tx * E + e) * mean_step]
-        for ticket in range(chunks):
-            fetch(raw, ring + u32(await_ticket(bars, ticket) * SLOT + 16 * thread))
-            left = own - ticket * ROWS - ty
+        for chunk in range(chunks):
+            fetch(raw, ring + u32(await_chunk(bars, chunk) * SLOT + 16 * thread))
+            left = own - chunk * ROWS - ty
             for u in range(UNITS):
                 if u * HEIGHT < left:
                     unpack(dz, 0, raw, u * LENGTH)
@@ -396,7 +408,7 @@ def backward_kernel(config):
                     for e in range(E):
                         a[e] += dz[e]
                         b[e] += dz[e] * (values[e] - means[e])
-            refill(maps, ring, bars, channel, start, chunks, ticket, chunks)
+            refill(maps, ring, bars, channel, start, chunk, chunk + TURNS if chunk + TURNS < chunks else -1)
         exchange(a, b, f32(0), sums, parts, far, came, strip, rank, tx)
         if thread < SPAN:
             p, q, _ = total(parts, far, strip, thread)
@@ -417,11 +429,9 @@ def backward_kernel(config):
         for e in range(E):
             at = tx * E + e
             outer[e], a[e], b[e] = table[at + SPAN], table[at + 2 * SPAN], table[at + 3 * SPAN]
-        kept = max(0, chunks - SLOTS)
         dx = advance(dx, start * i64(dx_step) + (channel + tx * E))
-        for ticket in range(kept, kept + chunks):
-            chunk = chunk_of(ticket, chunks)
-            fetch(raw, ring + u32(await_ticket(bars, ticket) * SLOT + 16 * thread))
+        for chunk in range(chunks - 1, -1, -1):
+            fetch(raw, ring + u32(await_chunk(bars, chunk) * SLOT + 16 * thread))
             row = chunk * ROWS + ty
             to = advance(dx, row * dx_step)
             for u in range(UNITS):
@@ -432,5 +442,5 @@ def backward_kernel(config):
                         values[e] = dz[e] * outer[e] + ((values[e] - means[e]) * a[e] + b[e])
                     put(to, 0, values, 0)
                 to = advance(to, HEIGHT * dx_step)
-            refill(maps, ring, bars, channel, start, chunks, ticket, kept + chunks)
+            refill(maps, ring, bars, channel, start, chunk, chunk - TURNS)
     return channel_norm_resident_gradient
