@@ -69,11 +69,11 @@ def _copies(parts):
 
 def supports(problem):
     """float32 operands, rows of either in any distance, that are not aligned."""
-    if problem.a.dtype != "float32":
-        return f"operands are {problem.a.dtype}; the copies are of float32"
     reason = refusal(problem)
     if reason:
         return reason
+    if problem.a.dtype != "float32":
+        return f"operands are {problem.a.dtype}; the copies are of float32"
     parts = stored_by_rows(problem)
     if parts.batch:
         return "a batch of matrices"
