@@ -483,8 +483,7 @@ def product_seconds(problem, tile, device, tiles, steps, rows=2 ** 31, again=0, 
 
     `rows` are those of a: where most of a tile's lie outside, TMA fills them with zeros, and that is slower than reading.
     `again` are the bytes of a that further columns of tiles read; `crossing`: operands' lines begin anywhere in lines of the L2;
-    `covered`: how many times the columns of y the tiles have; `longer`: (tile, microseconds of
-    a step) -> those of one that does more.
+    `covered`: how many times the columns of y the tiles have; `longer`: (tile, microseconds of a step) -> those of one that does more.
     """
     alone = Tile(tile.bm, tile.bn) if tile.blocks > 1 and tiles <= device.sms else tile
     fixed, further, step = TIMES_OF_MATRICES[alone]
