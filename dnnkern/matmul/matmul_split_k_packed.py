@@ -2,8 +2,8 @@
 
 Where a row of float32 is no multiple of 16 bytes, the main loop of `engine.simt` copies element by element: four times the instructions, in
 tiles that have the registers for as many addresses. Here `engine.packing` first copies both operands to rows of whole 16 bytes, at the
-speed of memory, with zeros past the end of K and N; then the kernels of `split_k` read them 16 bytes at a time, by any tile and with any number of
-ranges, one included.
+speed of memory, with zeros past the end of K and N; then the kernels of `split_k` read them 16 bytes at a time, by any tile and with any
+number of ranges, one included.
 
 It wins where operands are read many times over and tiles are few enough to want ranges. It loses for small products, to its launches.
 """

@@ -19,8 +19,8 @@ row("engine/hopper_aside", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/resu
     "float32 ones that are loaded ahead by boxes (h100-product-residuals.jsonl)", ("boxes",),
     aside=3.2, boxes=1.0)
 row("matmul/wgmma_epilogue", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/results/h100-weak-spots-mm.jsonl"),
-    "instructions of an activation that are hidden; share of the others that shows with ping-pong, times the square of a tile's steps; times "
-    "that memory would need for c while nothing is multiplied, and with ping-pong",
+    "instructions of an activation that are hidden; share of the others that shows with ping-pong, times the square of a tile's steps; "
+    "times that memory would need for c while nothing is multiplied, and with ping-pong",
     free=8, ping_pong=220, c=0.6, c_ping_pong=1.4)
 row("engine/program_epilogue", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/results/h100-compile.jsonl"),
     "warps that hide what functions at the end of a tile wait for; as many as a kernel by mma.sync is as if it had; instructions of an "
