@@ -165,7 +165,8 @@ def test_programs_that_do_not_fit(change, error, message):
     ("1537x769x3001 f32", "split_k_packed"), ("4095x4095x4095 f32", "blocked[128x256x8 t16x8 s4]"),
     ("1000x1000x1000 f16", "wgmma[128x128 cluster 2]"), ("8192x8192x8192 e4m3 nt", "wgmma[128x192]"),
     ("8192x4096x1024 bf16 nt --bias --activation gelu_tanh", "wgmma[128x192 ping-pong]"),
-    ("8192x4096x1024 bf16 nt --bias --c", "wgmma[128x256 cluster 2]"), ("4096x4096x4096 bf16 nt --bias --activation relu", "wgmma[128x256]")])
+    ("8192x4096x1024 bf16 nt --bias --c", "wgmma[128x256 cluster 2]"),
+    ("4096x4096x4096 bf16 nt --bias --activation relu", "wgmma[128x256]")])
 def test_what_was_measured_as_the_best_is_chosen(words, chosen):
     """On an H200, by the estimates alone."""
     from dnnkern.host.device import _SIMULATOR
