@@ -18,7 +18,7 @@ from dnnkern.host import front
 from dnnkern.host.operands import Operands
 from dnnkern.matmul import GROUPED, OPERATION, GroupedMatmulProblem
 from dnnkern.engine.hopper import Tile
-from dnnkern.matmul._groups import group_of, make_find_tile, most_tiles
+from dnnkern.matmul._groups import group_of, likely_tiles, make_find_tile, most_tiles
 from dnnkern.matmul._parse import FAMILY, parse_problem
 from dnnkern.engine.hopper_plan import Config
 from kit import launch
@@ -280,3 +280,13 @@ def test_bad_input_to_gradients(change, error, text):
     given = {name: labs.array(np.zeros(change.get(name, shape)), dtypes[name]) for name, shape in shapes.items()}
     with pytest.raises(error, match="^grouped_matmul_bwd_weights: .*" + text):
         dnnkern.grouped_matmul_bwd_weights(**given, **more)
+
+
+@pytest.mark.parametrize("groups, rows", [(64, 12288), (8, 4096), (128, 16384), (64, 384), (4, 3)])
+@pytest.mark.parametrize("bm", [64, 128, 192, 256])
+def test_likely_tiles_are_those_of_rows_that_choose_at_random(groups, rows, bm):
+    """Within 3 % of what draws need, and at least a tile for each group of rows: empty ones count as if they had one."""
+    problem = parse_problem([f"{groups}x{rows}x64x64", "bf16"], "grouped_matmul")
+    drawn = np.random.default_rng(3).multinomial(rows, [1 / groups] * groups, size=2000)
+    need = np.maximum(-(-drawn // bm), rows >= groups).sum(1).mean()
+    assert likely_tiles(problem, bm) == pytest.approx(min(need, most_tiles(problem, bm)), rel=0.03, abs=1)

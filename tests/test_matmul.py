@@ -158,3 +158,19 @@ def test_extras_that_do_not_fit(place, tensor, error, message):
 def test_programs_that_do_not_fit(change, error, message):
     with pytest.raises(error, match=message):
         dataclasses.replace(_program_problem(), **change)
+
+
+@pytest.mark.parametrize("words, chosen", [
+    ("1x4096x4096 bf16 nt", "gemv"), ("4x4096x4096 bf16 nt", "mma"), ("8x4096x4096 bf16 nt", "mma"), ("8x14336x4096 bf16 nt", "mma"),
+    ("1537x769x3001 f32", "split_k_packed"), ("4095x4095x4095 f32", "blocked[128x256x8 t16x8 s4]"),
+    ("1000x1000x1000 f16", "wgmma[128x128 cluster 2]"), ("8192x8192x8192 e4m3 nt", "wgmma[128x192]"),
+    ("8192x4096x1024 bf16 nt --bias --activation gelu_tanh", "wgmma[128x192 ping-pong]"),
+    ("8192x4096x1024 bf16 nt --bias --c", "wgmma[128x256 cluster 2]"),
+    ("4096x4096x4096 bf16 nt --bias --activation relu", "wgmma[128x256]")])
+def test_what_was_measured_as_the_best_is_chosen(words, chosen):
+    """On an H200, by the estimates alone."""
+    from dnnkern.host.device import _SIMULATOR
+    problem = parse_problem(words.split())
+    able = [a for a in dispatch.algorithms("matmul") if a.refusal(problem, _SIMULATOR) is None]
+    best = min((v for a in able for v in a.variants(problem, _SIMULATOR)), key=lambda v: v.seconds(problem, _SIMULATOR))
+    assert chosen in (best.name, f"{best.name}[{best.config_text}]")

@@ -23,7 +23,7 @@ from dnnkern.engine.hopper_columns import paired_columns
 from dnnkern.engine.hopper_stores import make_boxed_store, staged_addend
 from dnnkern.matmul._parse import parse_problem
 from dnnkern.engine.roles import stored_by_rows
-from dnnkern.engine.hopper_plan import (TILES, TILES_OF_MATRICES, Config, locate_arguments, make_locate, operands_of, product_seconds,
+from dnnkern.engine.hopper_plan import (TILES, TIMES_OF_MATRICES, Config, locate_arguments, make_locate, operands_of, product_seconds,
                                         steps_of, tiles_for)
 
 H200 = Device(index=0, name="H200", capability=(9, 0), arch="sm_90a", sms=132, shared_per_block=232448, shared_per_sm=233472,
@@ -68,7 +68,7 @@ def test_a_tile_that_shared_memory_does_not_hold(monkeypatch):
         Tile(128, 256)
 
 
-@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("tile", TIMES_OF_MATRICES, ids=str)
 def test_tiles_fit(tile):
     producer, consumer = tile.registers
     assert tile.blocks * 128 * (producer + tile.consumers * consumer) <= H200.registers_per_sm
@@ -89,7 +89,7 @@ def test_a_share_of_b_in_whole_boxes():
 
 def test_sums_of_8_bit_floats_need_twice_the_registers():
     """Those of a step and those of the steps before: 2 * 64 + 32 of 232, but 2 * 128 + 32 of 232 are not there."""
-    tiles = tiles_for("k", "float8_e4m3fn", tiles=(*TILES, *TILES_OF_MATRICES))
+    tiles = tiles_for("k", "float8_e4m3fn", tiles=tuple(TIMES_OF_MATRICES))
     assert Tile(128, 128) in tiles and Tile(128, 256) not in tiles and Tile(256, 128) not in tiles
     assert all(2 * t.sums + 32 <= t.registers[1] for t in tiles)
     assert {c.tile for c in WGMMA.configs(product("float8_e5m2"), H200)} == set(tiles)
@@ -193,7 +193,7 @@ def test_operands_of_columns_come_in_pairs():
 
 def test_results_leave_in_whole_boxes():
     """Boxes that overlap would be written twice, and where c is y, the second would add what the first has written."""
-    assert all(t.bn % 64 == 0 for t in TILES)
+    assert all(t.bn % 64 == 0 for t in TIMES_OF_MATRICES)
     with pytest.raises(ValueError, match="96 columns are no multiple of the 64 in which results leave"):
         make_boxed_store(Tile(128, 96), parsed("64x64x64 bf16 nt").epilogue)
 
@@ -383,7 +383,7 @@ def test_neighbours_share_operands():
 
 # ---- for how long
 
-@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("tile", TIMES_OF_MATRICES, ids=str)
 def test_more_work_takes_longer(tile):
     """In steps of k and in tiles; a wave more is dearer than a tile more."""
     problem = parsed("64x64x64 bf16 nt")

@@ -3,6 +3,7 @@ from ..device.index import ceil_div
 from .ampere import shared_bytes
 from .constants import constants
 from .cost import LAUNCH, Cost, contend
+from .loaders import ALONG_K
 
 FEW = 16  # columns of a tile for products that memory bounds
 COST, RATES = constants("engine/ampere"), constants("engine/mma_rate")
@@ -37,7 +38,7 @@ def product_seconds(tile, dtype, left, right, loaders, device, blocks, stages, n
     # every block reads its rows and columns from the L2; of the memory a multiprocessor gets what it has in flight each latency
     read = blocks * tile.stage * stages
     under_way = min(busiest, resident) * (tile.stages - 1) * tile.stage * active
-    rate, l2 = (COST.few, COST.few_l2) if tile.bn <= FEW else (COST.memory, COST.l2)
+    rate, l2 = (COST.few, COST.few_l2) if tile.bn <= FEW and left.order == ALONG_K else (COST.memory, COST.l2)
     waits, memory = ceil_div(busiest, resident) * (alone * clock + COST.block), nbytes / (rate * device.bandwidth)
     if stages < tile.stages:  # the pipeline is never full, and nothing is loaded while a block stores
         waits, memory = waits + memory, 0.0

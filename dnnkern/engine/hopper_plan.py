@@ -45,12 +45,8 @@ waves of 4 to 64 steps (the calibration in bench/results/h200-wgmma-variants.jso
 benches; the further waves of 128x128 and 256x192, and the tile taken in turns, as products of many waves came out. Widths are multiples of
 the 64 columns in which results leave."""
 
-TILES_OF_MATRICES = {
-    Tile(64, 128, cluster=2): (2.20, 0.20, 0.222), Tile(64, 256, cluster=2): (2.90, 0.80, 0.350),
-    Tile(128, 192, ping_pong=True): (3.30, 0.50, 0.480),
-}
-"""The same of tiles that `matmul` alone has."""
-_TIMES = TILES | TILES_OF_MATRICES
+TIMES_OF_MATRICES = TILES | {Tile(128, 128, ping_pong=True): (3.00, 0.30, 0.350), Tile(128, 192, ping_pong=True): (3.30, 0.50, 0.480)}
+"""The same of the tiles that `matmul` has, and what they take there (bench/results/h100-weak-spots-mm.jsonl)."""
 
 
 @dataclass(frozen=True)
@@ -448,9 +444,9 @@ def sum_seconds(nbytes, device, beside=0):
     return Cost(reduction=COST.sum_launch + COST.sum_bytes * (nbytes + beside) / device.bandwidth)
 
 
-_LEAST_FIXED = min(fixed for fixed, _, _ in _TIMES.values())
-_LEAST_STEP = min(step for _, _, step in _TIMES.values())
-_LEAST_RATE = min(step / (tile.bm * tile.bn * tile.blocks) for tile, (_, _, step) in _TIMES.items())
+_LEAST_FIXED = min(fixed for fixed, _, _ in TIMES_OF_MATRICES.values())
+_LEAST_STEP = min(step for _, _, step in TIMES_OF_MATRICES.values())
+_LEAST_RATE = min(step / (tile.bm * tile.bn * tile.blocks) for tile, (_, _, step) in TIMES_OF_MATRICES.items())
 
 
 def least_memory_seconds(problem, device):
@@ -487,11 +483,10 @@ def product_seconds(problem, tile, device, tiles, steps, rows=2 ** 31, again=0, 
 
     `rows` are those of a: where most of a tile's lie outside, TMA fills them with zeros, and that is slower than reading.
     `again` are the bytes of a that further columns of tiles read; `crossing`: operands' lines begin anywhere in lines of the L2;
-    `covered`: how many times the columns of y the tiles have; `longer`: (tile, microseconds of
-    a step) -> those of one that does more.
+    `covered`: how many times the columns of y the tiles have; `longer`: (tile, microseconds of a step) -> those of one that does more.
     """
     alone = Tile(tile.bm, tile.bn) if tile.blocks > 1 and tiles <= device.sms else tile
-    fixed, further, step = _TIMES[alone]
+    fixed, further, step = TIMES_OF_MATRICES[alone]
     slots = device.sms * alone.blocks
     waves = waves_of(tiles, slots)
     step *= COST.fp8 if problem.a.dtype in FP8 else 1.0  # the second stage of sums

@@ -468,7 +468,9 @@ def aside_seconds(problem, tile, device, by_boxes=1, wide=0):
 
 
 def activation_seconds(problem, tile, device):
-    """What an activation and c take at the end of tiles. Ping-pong does not hide a function: what counts there is power."""
-    issue = issue_seconds(problem.y.size, max(0, mode_instructions(problem.activation.mode) - PLAIN.free), device)
-    c = 0 if problem.c is None else problem.c.nbytes * (PLAIN.c_in_turns if tile.ping_pong else PLAIN.c)
+    """What an activation and c take at the end of tiles. Ping-pong hides a function where a tile's products take longer."""
+    steps = problem.k * problem.a.itemsize / ROW
+    shown = min(2, PLAIN.ping_pong / steps ** 2) if tile.ping_pong else 1.0
+    issue = shown * issue_seconds(problem.y.size, max(0, mode_instructions(problem.activation.mode) - PLAIN.free), device)
+    c = 0 if problem.c is None else problem.c.nbytes * (PLAIN.c_ping_pong if tile.ping_pong else PLAIN.c)
     return Cost(issue=issue, aside=c / device.bandwidth)

@@ -110,22 +110,28 @@ def tile_count(parts, tile):
     return ceil_div(parts.m, tile.bm) * ceil_div(parts.n, tile.bn)
 
 
-def _is_narrow(parts):
-    """Whether float32 operands are copied element by element, as smaller tiles read each of them."""
-    return parts.dtype == "float32" and any(access(parts, which, 4)[1] == 1 for which in "ab")
-
-
 def tile_seconds(parts, tile, device, busiest, steps):
     """Predicted time of `steps` steps of k where one multiprocessor gets `busiest` tiles; with few steps, what it takes to end them."""
     fixed, alone, each, on_processor = (TILES_F64 if parts.dtype == "float64" else TILES)[tile]
     if device.is_processor:
         return Cost(math=busiest * 2 * tile.bm * tile.bn * steps / (on_processor * 1e9))
     half = parts.dtype in HALVES
-    slower = COST.half if half else COST.narrow if tile.bn < 256 and _is_narrow(parts) else 1.0  # half: widening, and a ring of two stages
-    if tile.threads == tile.tm * tile.tn == 128 and busiest % 2:
-        busiest += COST.lone
+    slower = COST.half if half else 1.0  # widening, and a ring of two stages
     math = slower * steps * (alone + each * busiest) * 1e-9 * (COST.clock / device.clock_hz)
     return overlap(Cost(launch=fixed * 1e-6, math=math), waves=busiest * tile.bm * tile.bn * (COST.end_half if half else COST.end))
+
+
+def matrix_seconds(parts, tile, device, tiles, steps):
+    """`tile_seconds` of so many tiles of matrices: the last of an odd number of blocks, of four warps, has a multiprocessor alone, and
+    smaller tiles read often what is copied element by element."""
+    busiest = ceil_div(tiles, device.sms)
+    if device.is_processor:
+        return tile_seconds(parts, tile, device, busiest, steps)
+    if tile.threads == tile.tm * tile.tn == 128 and busiest % 2:
+        busiest += COST.lone
+    seconds = tile_seconds(parts, tile, device, busiest, steps)
+    narrow = parts.dtype == "float32" and tile.bn < 256 and any(access(parts, which, 4)[1] == 1 for which in "ab")
+    return seconds.slowed(slower=COST.narrow) if narrow else seconds
 
 
 def least_seconds(dtype, elements, steps, device, ranges=1):

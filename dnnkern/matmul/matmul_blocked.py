@@ -25,7 +25,7 @@ from ..engine.cost import overlap
 from ..engine.programs import program_argument
 from ..engine.roles import store_width, stored_by_rows
 from ..engine.simt import Operands, Tile, band_arguments, make_product, shared_bytes
-from ..engine.simt_plan import (least_seconds, legal, operands_of, product_arguments, refusal, steps_of, tile_count, tile_seconds,
+from ..engine.simt_plan import (least_seconds, legal, matrix_seconds, operands_of, product_arguments, refusal, steps_of, tile_count,
                                 tiles_of)
 from ..engine.stores import make_group_store
 from ..host.launch import Argument, Launch
@@ -60,8 +60,8 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """Tiles on the busiest multiprocessor, each with a time for every step of k; where k is short, the bytes."""
     parts = stored_by_rows(problem)
-    busiest = ceil_div(tile_count(parts, config) * parts.batch_size, device.sms)
-    return overlap(tile_seconds(parts, config, device, busiest, steps_of(parts)), memory=problem.bytes / device.bandwidth)
+    tiles = tile_count(parts, config) * parts.batch_size
+    return overlap(matrix_seconds(parts, config, device, tiles, steps_of(parts)), memory=problem.bytes / device.bandwidth)
 
 
 def bound(problem, device):

@@ -47,8 +47,7 @@ class Config:
     """m rows of x; w is read `words` 32-bit words at a time, along k or along n; x likewise, or element by element.
 
     rows, unroll, warps: see the module; `lanes`: neighbouring threads along n; `blocks` should fit on a multiprocessor; `whole`: no load
-    reaches past the end of k; `edge`: the last block's rows reach past n; `dependent`: launched while the grid before it runs (sm_90).
-    """
+    reaches past the end of k; `edge`: the last block's rows reach past n; `dependent`: launched while the grid before it runs."""
     dtype: str
     dtype_w: str
     m: int
@@ -125,16 +124,16 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """The bytes of w, blocks, or arithmetic: multiply-adds, and unpacking 16-bit elements."""
     parts = _parts(problem)
-    per = {"float64": COST.float64, "float32": COST.float32, "int8": COST.int8}.get(
-        parts.dtype, COST.bits16 if parts.m <= 2 else COST.several)
+    short = COST.bits16 if parts.m <= 2 else COST.several
+    per = {"float64": COST.float64, "float32": COST.float32, "int8": COST.int8}.get(parts.dtype, short)
     rate = COST.rate * device.fp32_rate / 2
     # a block whose rows are short does little more than begin and end
     shape = _shape(problem, device)
     waves = ceil_div(parts.n, shape.rows) * parts.batch_size * shape.warps / (device.sms * 16) if shape.along_k else 0
     alone = parts.k * parts.b.itemsize * min(parts.n, _columns(shape)) / COST.block  # few blocks have little in flight
     arithmetic = per * parts.batch_size * parts.m * parts.n * parts.k / rate
-    return Cost(launch=COST.start) + overlap(memory=problem.bytes / device.bandwidth, math=arithmetic, waves=waves * COST.wave,
-                                             latency=alone)
+    beside = Cost(launch=COST.start, issue=COST.exposed * arithmetic)
+    return beside + overlap(memory=problem.bytes / device.bandwidth, math=arithmetic, waves=waves * COST.wave, latency=alone)
 
 
 def _scalars(dtype):

@@ -21,7 +21,7 @@ from ..engine.cost import Cost
 from ..engine.programs import read_operands
 from ..engine.roles import stored_by_rows
 from ..engine.simt import Tile, band_arguments, make_product, shared_bytes
-from ..engine.simt_plan import least_seconds, legal, operands_of, product_arguments, refusal, steps_of, tile_count, tile_seconds
+from ..engine.simt_plan import least_seconds, legal, matrix_seconds, operands_of, product_arguments, refusal, steps_of, tile_count
 from ..engine.split_k import RangesConfig as Config
 from ..engine.split_k import bytes_beside, pitch_of, sum_launch, sums_argument, sums_bytes, sums_refusal
 from ..host.launch import Argument, Launch
@@ -76,9 +76,9 @@ def estimate(problem, device, config):
     """The product over one range, with as many blocks as there are; then a launch that reads what the first wrote."""
     parts = stored_by_rows(problem)
     steps, ranges = _ranges(parts, config.tile, config.ranges)
-    busiest = ceil_div(tile_count(parts, config.tile) * parts.batch_size * ranges, device.sms)
+    tiles = tile_count(parts, config.tile) * parts.batch_size * ranges
     reduction = COST.sum_launch + (2 * sums_bytes(parts, ranges) + bytes_beside(problem)) / device.bandwidth
-    return tile_seconds(parts, config.tile, device, busiest, steps) + Cost(reduction=reduction)
+    return matrix_seconds(parts, config.tile, device, tiles, steps) + Cost(reduction=reduction)
 
 
 def bound(problem, device):

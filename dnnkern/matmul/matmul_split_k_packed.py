@@ -2,8 +2,8 @@
 
 Where a row of float32 is no multiple of 16 bytes, the main loop of `engine.simt` copies element by element: four times the instructions, in
 tiles that have the registers for as many addresses. Here `engine.packing` first copies both operands to rows of whole 16 bytes, at the
-speed of memory, with zeros behind K and N; then the kernels of `split_k` read them 16 bytes at a time, by any tile and with any number of
-ranges, one included.
+speed of memory, with zeros past the end of K and N; then the kernels of `split_k` read them 16 bytes at a time, by any tile and with any
+number of ranges, one included.
 
 It wins where operands are read many times over and tiles are few enough to want ranges. It loses for small products, to its launches.
 """
@@ -18,7 +18,7 @@ from ..engine.packing import by_rows, pack_launch, packed_bytes, pitch_of
 from ..engine.programs import read_operands
 from ..engine.roles import access, stored_by_rows
 from ..engine.simt import band_arguments, shared_bytes
-from ..engine.simt_plan import TILES, least_seconds, legal, operands_of, product_arguments, refusal, tile_count, tile_seconds
+from ..engine.simt_plan import TILES, least_seconds, legal, matrix_seconds, operands_of, product_arguments, refusal, tile_count
 from ..engine.split_k import SomeRanges as Config
 from ..engine.split_k import bytes_beside, sum_launch, sums_argument, sums_bytes, sums_refusal
 from ..engine.split_k import pitch_of as pitch_of_sums
@@ -69,11 +69,11 @@ def _copies(parts):
 
 def supports(problem):
     """float32 operands, rows of either in any distance, that are not aligned."""
-    if problem.a.dtype != "float32":
-        return f"operands are {problem.a.dtype}; the copies are of float32"
     reason = refusal(problem)
     if reason:
         return reason
+    if problem.a.dtype != "float32":
+        return f"operands are {problem.a.dtype}; the copies are of float32"
     parts = stored_by_rows(problem)
     if parts.batch:
         return "a batch of matrices"
@@ -132,8 +132,8 @@ def estimate(problem, device, config):
     """The copies, the product over one range with as many blocks as there are, and the sum."""
     parts, copies = _copies(stored_by_rows(problem))
     steps, ranges = _ranges(parts, config.tile, config.ranges)
-    busiest = ceil_div(tile_count(parts, config.tile) * ranges, device.sms)
-    return (_pack_seconds(copies, device) + tile_seconds(parts, config.tile, device, busiest, steps)
+    tiles = tile_count(parts, config.tile) * ranges
+    return (_pack_seconds(copies, device) + matrix_seconds(parts, config.tile, device, tiles, steps)
             + _sum_seconds(problem, parts, ranges, device))
 
 

@@ -18,10 +18,10 @@ from ..dispatch import Algorithm, Note
 from ..engine.hopper import ROW, make_matrix_loader, make_product
 from ..engine.hopper_addend import fits_ring, make_addend_stages
 from ..engine.hopper_columns import columns_ahead, make_columns_ahead, paired_columns
-from ..engine.hopper_plan import (MOST_REDUCED, TILES, TILES_OF_MATRICES, Config, MatmulOutput, ReducedOutput, Specialisation,
-                                  addend_argument, least_seconds, locate_arguments, make_epilogue_params, make_kept, make_locate,
-                                  make_sink, operands_of, output_arguments, pack_seconds, product_seconds, refusal, slots_of, steps_of,
-                                  stored_by_tma, tile_count, tiles_for, waves_of, wgmma_dtype, y_argument)
+from ..engine.hopper_plan import (MOST_REDUCED, TIMES_OF_MATRICES, Config, MatmulOutput, ReducedOutput, Specialisation, addend_argument,
+                                  least_seconds, locate_arguments, make_epilogue_params, make_kept, make_locate, make_sink, operands_of,
+                                  output_arguments, pack_seconds, product_seconds, refusal, slots_of, steps_of, stored_by_tma, tile_count,
+                                  tiles_for, waves_of, wgmma_dtype, y_argument)
 from ..engine.hopper_promoted import EACH, Factors
 from ..engine.hopper_stores import activation_seconds, aside_seconds, boxed_output, staged_addend
 from ..engine.programs import NOTHING, operand_names, read_operands
@@ -57,7 +57,7 @@ def configs(problem, device):
     parts = stored_by_rows(problem)
     by_rows = has_row_steps(parts.epilogue)
     found = tiles_for(operands_of(parts, problem.math)[1].major, problem.a.dtype, None if by_rows else problem.program,
-                      (*TILES, *TILES_OF_MATRICES))
+                      tuple(TIMES_OF_MATRICES))
     if parts.y.itemsize == 4 and problem.program is not None:
         found = [tile for tile in found if tile.sums <= MOST_REDUCED]  # beside more, what the program reads is spilled
     if parts.y.dtype in FP8 and parts.n > 64 and stored_by_tma(parts, ROW):

@@ -450,6 +450,10 @@ def _cases():
     case("scale-block-b-3x5x129-tensor", 3, 5, 129, e4m3, scale_a="tensor", scale_b="block", ta=True)
     case("scale-block-strided-4x6x150", 4, 6, 150, e4m3, scale_a="block", scale_b="block",
          layout={"scale_a": {"order": (1, 0), "gap": 1}, "scale_b": {"step": 2, "flip": (0,)}})
+    case("scale-block-long-9x7x2560-nt", 9, 7, 2560, e4m3, tb=True, scale_a="block", scale_b="block")  # four of a's at a time, 20 steps
+    case("scale-block-long-3x5x2200", 3, 5, 2200, e4m3, scale_a="block", scale_b="block")
+    case("scale-block-columns-10x4x2300-nt", 10, 4, 2300, e4m3, tb=True, scale_a="block", scale_b="block",
+         layout={"scale_a": {"order": (1, 0)}})
     case("scale-expanded-9x10x16", 9, 10, 16, e4m3, scale_a="row", scale_b="column", layout={"scale_a": {"expand": (0,)}})
     case("scale-batch-6x7x16", 6, 7, 16, e4m3, batch_a=(3,), batch_b=(1,), scale_a="row", scale_b="column")
     case("scale-batch-block-6x7x140", 6, 7, 140, e4m3, batch_a=(2,), batch_b=(2,), scale_a="block", scale_b="block")

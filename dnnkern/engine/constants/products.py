@@ -19,9 +19,9 @@ row("engine/hopper_aside", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/resu
     "float32 ones that are loaded ahead by boxes (h100-product-residuals.jsonl)", ("boxes",),
     aside=3.2, boxes=1.0)
 row("matmul/wgmma_epilogue", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/results/h100-weak-spots-mm.jsonl"),
-    "instructions of an activation that are hidden; times that memory would need for c while nothing is multiplied, and where tiles take "
-    "turns",
-    free=8, c=0.6, c_in_turns=1.4)
+    "instructions of an activation that are hidden; share of the others that shows with ping-pong, times the square of a tile's steps; "
+    "times that memory would need for c while nothing is multiplied, and with ping-pong",
+    free=8, ping_pong=220, c=0.6, c_ping_pong=1.4)
 row("engine/program_epilogue", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/results/h100-compile.jsonl"),
     "warps that hide what functions at the end of a tile wait for; as many as a kernel by mma.sync is as if it had; instructions of an "
     "element that are hidden; times as many where results are reduced, too; share that shows where tiles take turns",
@@ -62,9 +62,10 @@ row("matmul/stream_k", GUESSED,
     unmeasured=1.03)
 row("matmul/gemv", h200("h200-matmul-skinny-bfloat16.jsonl"),
     "s of a launch and its ends; instructions of a multiply-add of float64, float32, int8, packed 16-bit elements, and those with more "
-    "than two rows (h100-weak-spots-mm.jsonl); share of the rate at which they are issued; bytes a second that a block reads: 2x64x1048576 "
-    "(h200-conv-bwd-filter-unet-float16.jsonl); s of 16 warps a multiprocessor: 1048576x2x64 (h200-conv-fwd-unet-float16.jsonl)",
-    start=2.6e-6, float64=2.0, float32=1.2, int8=0.35, bits16=2.1, several=2.4, rate=0.8, block=62e9, wave=1.27e-6)
+    "than two rows (h100-weak-spots-mm.jsonl); share of the rate at which they are issued, and that loads do not hide; bytes a second "
+    "that a block reads: 2x64x1048576 (h200-conv-bwd-filter-unet-float16.jsonl); s of 16 warps a multiprocessor: 1048576x2x64 "
+    "(h200-conv-fwd-unet-float16.jsonl)",
+    start=2.3e-6, float64=2.0, float32=1.2, int8=0.35, bits16=2.1, several=2.4, rate=0.8, exposed=0.3, block=62e9, wave=1.27e-6)
 
 # ---- convolution; the times of tiles stand beside the tiles: `implicit_gemm_wgmma.FURTHER_TILES`, `winograd.TILES`, `fft.plan.TILES`
 
