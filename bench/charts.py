@@ -23,7 +23,7 @@ STEADY = 1.35  # longest turn over shortest: what a busy host adds is not the pr
 
 
 def on_device(rows, device=None) -> list:
-    """Rows of one device: of the one with most of them if none is named; of a record where there is one.
+    """Rows of one device: of the one with most of them if none is named; of the record where it has all families.
 
     Raises
     ------

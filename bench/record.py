@@ -5,6 +5,7 @@ kind of device. The first problems of all sets come first, then the second ones:
 GPUs share the work with ``--part 1/4`` and so on, each with a file of its own; ``--have`` names the others' files.
 """
 import argparse
+import random
 import sys
 import time
 from pathlib import Path
@@ -43,7 +44,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def wanted(args) -> list:
-    """(set, case) of all that the arguments ask for: the first ones of all sets, dtype by dtype, then the second ones; each case once."""
+    """(set, case) of all that the arguments ask for: the first ones of all sets, in an order that is drawn, but always the same, then the
+    second ones; each case once."""
     if SIMULATED:
         return [("tiny", shapes.tiny(op)) for op in (args.ops.split(",") if args.ops else shapes.operations())]
     dtypes, columns, found = args.dtype.split(","), [], {}
@@ -54,6 +56,7 @@ def wanted(args) -> list:
             if dtype in module.DTYPES:
                 columns += [(name, module.cases(name, (dtype,))[:args.first]) for name in module.SETS]
                 columns.append((drawn.SET, drawn.cases(op, (dtype,), args.random)))
+    random.Random(len(columns)).shuffle(columns)
     for k in range(max((len(cases) for _, cases in columns), default=0)):
         for name, cases in columns:
             if k < len(cases):

@@ -133,8 +133,13 @@ def programs_chart():
 
 
 def problems():
-    """Every problem of every family, folded."""
-    found = _of_device()
+    """Every problem of every family, folded; of the charts' device, and of others that the record has."""
+    first = _of_device()[0]["machine"]["device"]
+    others = dict.fromkeys(r["machine"]["device"] for r in rows() if r.get("set") and r["machine"]["device"] != first)
+    return "\n\n".join(f"**{device}**\n\n{_problems(charts.on_device(rows(), device))}" for device in (first, *others))
+
+
+def _problems(found):
     best = {}
     for row in found:
         if row["is_peer"] and row["status"] == "ok":

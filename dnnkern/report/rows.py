@@ -109,9 +109,10 @@ def read(paths) -> list:
 
 
 def recorded(rows) -> list:
-    """Rows of a record of everything (``bench record``) where there is one, else all; of trees without changes alone."""
+    """Rows of the record (``bench record``) where it has all families, else all; of trees without changes alone."""
     clean = [r for r in rows if not str(r["machine"].get("commit")).endswith("+")]
-    return [r for r in clean if r.get("set")] or clean
+    of_sets = [r for r in clean if r.get("set")]
+    return of_sets if {family(r["op"]) for r in of_sets} >= set(FAMILIES) else clean
 
 
 def date(row) -> str:
