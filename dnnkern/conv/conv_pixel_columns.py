@@ -176,8 +176,8 @@ def build(problem, device, config):
     step = _pixels(p, strides, extents) if p.pixels > 1 else 8
     y = Argument("tensormap", p.output_name, spec=TensorMap(result.dtype, (p.pixels, w.extent), (step, 1), (tile.bn, 64), ROW))
     return (Launch(kernel(tile, p.dtype, w.major), (min(tiles, slots_of(tile, device)) * tile.cluster, 1, 1), (tile.threads, 1, 1),
-                   (w.argument(tile.bm, 0), x.argument(tile.bn // tile.cluster, 0), y, Argument("int32", tiles), *located), shared=tile.shared,
-                   cluster=(tile.cluster, 1, 1), dependent=True),)
+                   (w.argument(tile.bm, 0), x.argument(tile.bn // tile.cluster, 0), y, Argument("int32", tiles), *located),
+                   shared=tile.shared, cluster=(tile.cluster, 1, 1), dependent=True),)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="pixel_columns", supports=supports, workspace=workspace, estimate=estimate, build=build,

@@ -120,11 +120,6 @@ class Rows:
         return self.depth > 3 or self.low > 0
 
     @property
-    def refills(self):
-        """Whether a stage is used again."""
-        return self.low < 2
-
-    @property
     def turns(self):
         """Unrolled steps of backward filter: the rows of dy are a ring of registers, without moves."""
         return self.depth if self.depth * self.columns.tile * self.rows.taps * self.columns.taps * self.vector <= TURNED else 1
@@ -233,7 +228,7 @@ def rows_kernel(body, most_taps):
     EACH, WARM, NTAPS = TH * TW * V, M - 1, rows.taps * columns.taps
     NACC, SHARED, BYTES, KEEP = M * EACH, most_taps * CHANNELS, ADV * ROW, NTAPS * V <= KEPT
     NKEPT, STEP_Y, STEP_E, SKIPS = NTAPS * V if KEEP else 1, body.result_step, body.residual_step, body.skips
-    REFILLS = body.refills
+    REFILLS = body.low < 2
     LENGTH, fetch, unpack = _make_pixels(body, columns.used)
     VALUES = columns.groups * V
     add_row, load_filters, load_taps = _make_add_row(body, False), make_filters(body), _make_load_taps(V)

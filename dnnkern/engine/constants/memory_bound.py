@@ -197,7 +197,7 @@ row("norm/resident", GUESSED,
     "s of a launch and its ends; share of memory's rate, reading and writing, and of rows of 64 and 32 bytes; times a multiprocessor's "
     "share of it that one reaches, and that the L2 delivers; s of an exchange of sums, times as long between blocks; s of the launch that "
     "clears counters",
-    start=3e-6, read=0.8, write=0.8, bytes_64=1.0, bytes_32=0.82, most=1.3, l2=1.6, exchange=1e-6, cluster=2.0,
+    start=3e-6, read=0.8, write=0.8, bytes_64=1.0, bytes_32=0.82, most=1.3, l2=0.6, exchange=1e-6, cluster=2.0,
     counters=0.3e-6)
 row("norm/planes", h200("h200-batch-norm.jsonl"),
     "bytes in flight that memory's rate takes; share of it with unaligned rows, of the second pass, of the sums'; threads that are "

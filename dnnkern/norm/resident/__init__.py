@@ -116,7 +116,8 @@ def estimate(problem, device, config):
     read, write = p.x.nbytes * tile.arrays / COST.read, p.x.nbytes / COST.write
     more = waves * again * share * tile.arrays / (COST.l2 * rate)
     exchange = waves * COST.exchange * (1 if tile.group == 1 else COST.cluster)
-    return Cost(launch=COST.start + tile.apart * COST.counters, memory=full * (read + write) / (narrow * device.bandwidth), l2=more, waits=exchange)
+    memory = full * (read + write) / (narrow * device.bandwidth)
+    return Cost(launch=COST.start + tile.apart * COST.counters, memory=memory, l2=more, waits=exchange)
 
 
 def _map(problem, view, tile, name):

@@ -116,8 +116,8 @@ class Backward:
 
 
 def _make_ring(tile):
-    """Device functions ``begin(maps, ring, bars, first, start, chunks)``; ``await_chunk(bars, chunk)``, its slot; ``refill(maps, ring, bars,
-    first, start, chunk, more)``: when all threads have read a chunk, its slot gets chunk `more`, which may be none of the ring's.
+    """Device functions ``begin(maps, ring, bars, first, start, chunks)``; ``await_chunk(bars, chunk)``, its slot; ``refill(maps, ring,
+    bars, first, start, chunk, more)``: when all threads have read a chunk, its slot gets chunk `more`, which may be none of the ring's.
 
     The first chunks have slots of their own, the others share the last slots: by turns, so that of two that follow each other in a slot one
     has an odd number there, in both directions.
@@ -173,8 +173,8 @@ def _make_ring(tile):
 def _make_exchange(tile, combine):
     """Device functions ``exchange(a, b, n, sums, parts, far, came, strip, rank, tx)``: all threads' numbers of their channels, as those of
     a block, to all blocks of the group, and ``total(parts, far, strip, channel)``: the group's, in the order of its blocks; ``combine`` as
-    in `_moments`. `sums` are 3 numbers a channel and warp, `parts`, or `far` in global memory, a channel and block; `came` counts blocks that
-    have brought theirs, for each strip of channels."""
+    in `_moments`. `sums` are 3 numbers a channel and warp, `parts`, or `far` in global memory, a channel and block; `came` counts blocks
+    that have brought theirs, for each strip of channels."""
     ACROSS, E, WARPS, SPAN, GROUP, APART = tile.across, tile.vector, tile.threads // 32, tile.span, tile.group, tile.apart > 0
     STEPS, CLUSTER = (32 // tile.across).bit_length() - 1, tile.cluster > 1
 
