@@ -93,7 +93,7 @@ def test_all_outputs_of_a_patch_are_in_flight(op, words, algo, loads):
     assert accesses(code, "LDG") == ({128: loads} if algo == "patches" else {128: loads // 2, 32: loads // 2})
     assert accesses(code, "STG") == {128: 4} and code.registers * 256 * config.blocks <= 65536
     names = [line.split()[0] for line in code.lines]
-    before = names[:next(k for k, name in enumerate(names) if name.startswith(("FADD", "FSEL")))]
+    before = names[:next((k for k, name in enumerate(names) if name.startswith(("FADD", "FSEL"))), len(names))]
     assert sum(name.startswith("LDG") for name in before) >= (loads if algo == "patches" else loads // 2 + 1)
 
 
