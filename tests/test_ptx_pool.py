@@ -81,7 +81,7 @@ def test_gradients_are_gathered_for_patches(op, words, loads, stores):
     ("max_pool_bwd", "64x64x112x112 f32 3x3 s2 p1 nhwc", "patches", 8), ("avg_pool_bwd", "32x64x224x224 f16 2x2 nhwc", "patches", 1),
     ("max_pool_bwd", "64x64x112x112 f32 3x3 s2 p1", "rows", 8)])
 def test_all_outputs_of_a_patch_are_in_flight(op, words, algo, loads):
-    """Of one stride each way, and of rows of 8 pixels: all loads come before the first sum."""
+    """Of one stride each way: all loads come before the first sum; of rows of 8 pixels most, with three blocks a multiprocessor."""
     problem, target = parse_problem(words.split(), op), device("sm_90a")
     algorithm = next(a for a in dispatch.algorithms(op) if a.name == algo)
     shape = (lambda c: (c.height.pixels, c.width.pixels, c.channels * problem.x.itemsize) == (2, 2, 16)) if algo == "patches" else (
@@ -93,8 +93,8 @@ def test_all_outputs_of_a_patch_are_in_flight(op, words, algo, loads):
     assert accesses(code, "LDG") == ({128: loads} if algo == "patches" else {128: loads // 2, 32: loads // 2})
     assert accesses(code, "STG") == {128: 4} and code.registers * 256 * config.blocks <= 65536
     names = [line.split()[0] for line in code.lines]
-    last = max(k for k, name in enumerate(names) if name.startswith("LDG"))
-    assert not any(name.startswith(("FADD", "FSEL")) for name in names[:last])
+    before = names[:next((k for k, name in enumerate(names) if name.startswith(("FADD", "FSEL"))), len(names))]
+    assert sum(name.startswith("LDG") for name in before) >= (loads if algo == "patches" else loads // 2 + 1)
 
 
 @pytest.mark.parametrize("words, algo, most", [("64x64x112x112 f32 3x3 s2 p1 index nhwc", "channels", 64),

@@ -34,7 +34,6 @@ THREADS = 256
 MOST_LOADED = 24  # outputs of a row; a gradient or an index each takes a register or half of one
 MOST_PIXELS = 32
 MOST_OF_TWO = 16  # pixels, in rows of two strides: with more of them, rows of one stride were faster
-THREE_BLOCKS = 42  # registers so, up to which three blocks a multiprocessor spill none
 MOST_HELD = 56    # registers for sums and what is in flight, where all rows of outputs are
 
 
@@ -77,7 +76,7 @@ class Config:
     @property
     def blocks(self):
         """Of a multiprocessor, that its registers should hold."""
-        return 2 if self.height and self.held > THREE_BLOCKS else 3
+        return 2 if self.height and self.index and (self.words > 32 or self.rows * self.pixels > MOST_OF_TWO) else 3
 
     @property
     def pixels(self):

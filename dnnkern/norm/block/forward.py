@@ -205,7 +205,7 @@ def kernel(config):
     vec, E, EDGES, REGISTERS, ROWS = make_row(layout, config.threads), layout.elements, layout.edges, config.registers, config.rows
     LANES, BLOCK, CLUSTER, TOGETHER = config.lanes, config.threads, config.cluster, config.lanes * config.cluster
     LAYER, SCALED, SHIFTED, RESIDUAL, SHARED, EARLY = (config.layer, config.scaled, config.shifted, config.residual, config.shared > 0,
-                                                       config.early)
+                                                       ROWS > 1)
     WHOLE, OWN = config.whole, layout.elements * config.registers
 
     @device_function

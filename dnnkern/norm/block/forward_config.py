@@ -9,7 +9,6 @@ if TYPE_CHECKING:
 
 WARP, THREADS = 32, 128  # threads of a block whose rows have a warp each, or a part of one
 RESIDENT = 1024          # threads of a multiprocessor that are enough
-EARLY = 2                # vectors of a thread, whose weights fit its registers beside them
 LONG = 4                 # functions of a program that need no registers of their own
 
 
@@ -91,15 +90,10 @@ class Config:
         return self.vector_bytes == 16 and (self.scaled and not self.gamma_words or self.shifted and not self.beta_words)
 
     @property
-    def early(self):
-        """Whether weights are loaded before the first row is looked at."""
-        return self.rows > 1 or self.whole and self.registers <= EARLY
-
-    @property
     def registers_needed(self):
         """Of a thread: packed words, values of a few vectors, addresses, a program's."""
         layout, real = self.layout, 2 if self.dtype == "float64" else 1
-        early = (self.scaled + self.shifted) * layout.elements * real * self.registers if self.early else 0
+        early = (self.scaled + self.shifted) * layout.elements * real * self.registers if self.rows > 1 else 0
         words = (1 + self.residual) * (layout.words * self.rows + 2 * real * layout.edges) + 16 * (self.shared > 0)
         loaded = 0 if self.program is None else real * self._loaded(self.program)
         return -(-min(255, 24 * real + words + layout.elements * real + early + loaded) // 8) * 8

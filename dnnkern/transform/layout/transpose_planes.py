@@ -30,7 +30,7 @@ from .transpose_tiled import split
 COST = constants("transform/planes")
 
 ITEMSIZES = 2, 4
-CHUNKS = 16, 8, 4, 2  # of 16 bytes: a block's channels
+CHUNKS = 16, 8, 4, 2  # of 16 bytes: channels of a block
 SHARED_BYTES = 46 * 1024
 LOADS, MOST_LOADS, MOST_THREADS = 4, 8, 512  # chunks of a thread that are wanted, and at most
 
@@ -105,8 +105,8 @@ def supports(problem):
     steps = [v for d in others for v in (d.x, d.y)]
     if channel.size % side or rows[1] % side or any(v % side for v in steps) or min(problem.alignments(form)) < 16:
         return f"{channel.size} channels, rows {rows[1]} apart, images {steps} apart; expected multiples of {side} elements, 16 bytes"
-    if 16 * CHUNKS[-1] * pixel.size > SHARED_BYTES or _config(problem, CHUNKS[-1]) is None:
-        return f"planes of {pixel.size} elements; a block has not room for {CHUNKS[-1] * side} of them"
+    if 18 * CHUNKS[-1] * pixel.size > min(SHARED_BYTES, 18 * MOST_LOADS * MOST_THREADS):
+        return f"planes of {pixel.size} elements; a block has no room for {CHUNKS[-1] * side} of them"
     if form.size >= LIMIT - 2 ** 20:
         return f"{form.size} elements; expected fewer than 2**31 - 2**20"
     return None
@@ -117,27 +117,22 @@ def workspace(problem, device, config):
     return 0
 
 
-def _config(problem, chunks):
-    """The configuration with so many chunks of channels, None if there is none."""
+def configs(problem, device):
+    """The most channels that fit: fewer were no faster."""
     form = problem.units
     pixel, channel, others, gathers = _dims(problem)
-    count = chunks * pixel.size
-    loads = max(LOADS, ceil_div(count, MOST_THREADS))
-    config = Config(form.itemsize, pixel.size, chunks, min(loads, count), gathers, len(others), form.is_wide)
-    return config if config.nbytes <= SHARED_BYTES and loads <= MOST_LOADS else None
+    for chunks in CHUNKS:
+        count, side = chunks * pixel.size, 16 // form.itemsize
+        loads = max(LOADS, -(-count // MOST_THREADS))
+        if 18 * count <= SHARED_BYTES and loads <= MOST_LOADS and chunks * side < 2 * channel.size:
+            break
+    return [Config(form.itemsize, pixel.size, chunks, loads, gathers, len(others), form.is_wide)]
 
 
-def configs(problem, device):
-    """Several numbers of channels."""
-    channel = _dims(problem)[1]
-    side = 16 // problem.units.itemsize
-    found = [_config(problem, c) for c in CHUNKS if c == CHUNKS[-1] or c * side < 2 * channel.size]
-    return [c for c in found if c is not None]
-
-
-def _blocks(problem, config):
-    _, channel, others, _ = _dims(problem)
-    groups = count = ceil_div(channel.size, config.chunks * config.side)
+def _blocks(dims, config):
+    """(groups of channels, blocks)."""
+    _, channel, others, _ = dims
+    groups = count = -(-channel.size // (config.chunks * config.side))
     for d in others:
         count *= d.size
     return groups, count
@@ -145,8 +140,8 @@ def _blocks(problem, config):
 
 def estimate(problem, device, config):
     """Sectors of the rows of channels, at the rate that the bytes in flight sustain; instructions of a chunk."""
-    pixel, channel, _, gathers = _dims(problem)
-    _, blocks = _blocks(problem, config)
+    dims = pixel, channel, _, gathers = _dims(problem)
+    _, blocks = _blocks(dims, config)
     waste = sector_waste(min(channel.size, config.chunks * config.side) * config.itemsize, 16)
     side_bytes = (problem.read_bytes, problem.y.nbytes) if gathers else (problem.y.nbytes, problem.read_bytes)
     memory = memory_seconds(side_bytes[0] + side_bytes[1] * waste, device)
@@ -272,9 +267,9 @@ def kernel(config):
 def build(problem, device, config, source=("x", 0), target=("y", 0)):
     """One launch. `source` and `target` are the names of the two pointers and byte offsets to them."""
     form = problem.units
-    pixel, channel, others, gathers = _dims(problem)
+    dims = pixel, channel, others, gathers = _dims(problem)
     _, name, scale = word_of(form.itemsize)
-    groups, blocks = _blocks(problem, config)
+    groups, blocks = _blocks(dims, config)
     row = pixel.y if gathers else pixel.x
     arguments = (Argument(name + "*", source[0], offset=source[1]), Argument(name + "*", target[0], offset=target[1]),
                  Argument("int32", channel.size), Argument("int64", form.x_first * scale), Argument("int64", form.y_first * scale),
