@@ -214,7 +214,7 @@ def test_a_long_chain_is_estimated_as_fast_as_a_short_one(op):
 
 # Medians over problems of the bench's sets: estimates, and calls of Python functions, of which versions of Python count some differently.
 BUDGET = {"matmul": (60, 7000), "conv_fwd": (55, 6500), "conv_bwd_data": (50, 6000), "conv_bwd_filter": (75, 12000), "rnn_fwd": (12, 21000),
-          "rnn_bwd_data": (60, 18000), "rnn_bwd_weights": (125, 12500), "adam_step": (3, 15500), "sdpa_fwd": (20, 4200),
+          "rnn_bwd_data": (60, 18000), "rnn_bwd_weights": (125, 13500), "adam_step": (3, 15500), "sdpa_fwd": (20, 4200),
           "softmax_fwd": (18, 2300), "transpose": (7, 750)}
 
 

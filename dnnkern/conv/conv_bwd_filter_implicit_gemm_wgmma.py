@@ -175,10 +175,12 @@ def estimate(problem, device, config):
     shape, tile = shape_of(problem, config.width), config.tile
     across, down = ceil_div(shape.n, tile.bn), ceil_div(shape.m, tile.bm)
     tiles, steps = tile_count(shape, tile) * config.ranges, ceil_div(steps_of(problem.pixels, 2), config.ranges)
-    narrow = 1 + COST.narrow * (64 // config.width - 1)  # more and shorter copies
+    slower = 1 + COST.narrow * (64 // config.width - 1)  # more and shorter copies
+    if problem.filter[0] > 1 and tile.bm == 64:
+        slower *= COST.planes
     # tiles of a slice read the same pixels at about the same time
     read = (tile.bm + tile.bn) * ROW * steps * tiles / (across * down) ** 0.5
-    product = product_seconds(_Sizes(problem.x, problem.bytes), tile, device, tiles, steps).slowed(slower=narrow)
+    product = product_seconds(_Sizes(problem.x, problem.bytes), tile, device, tiles, steps).slowed(slower=slower)
     if problem.prologue_a is not None:
         box = COST.box + COST.function * steps_instructions(problem.prologue_a.program)
         stage = (COST.stage + ceil_div(tile.bn, config.width) * box) * tile.blocks / device.clock_hz

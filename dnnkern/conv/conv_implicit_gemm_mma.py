@@ -190,6 +190,8 @@ def estimate(problem, device, config):
     stages = ceil_div(min(each, max(view.k, 1)), left.k) * max(share_of(view), COST.least_share)
     product = product_seconds(tile, mma_dtype(problem), left, right, loaders, device, m * n * view.products * ranges, stages, problem.bytes)
     further = workspace(problem, device, config)
+    if problem.op == "conv_bwd_filter":
+        product = product.slowed(slower=COST.filter_mma)
     return product + (sum_seconds(further, device) if ranges > 1 else states_seconds(further, device))
 
 

@@ -1,5 +1,5 @@
 """Rows of the models of what mostly multiplies: matrix products, convolution, attention, recurrent networks."""
-from ._row import COUNTED, GUESSED, Source, h200, row
+from ._row import COUNTED, GUESSED, Source, h100, h200, row
 
 # ---- matrix products; the times of single tiles stand beside the tiles: `hopper_plan.TILES`, `simt_plan.TILES`
 
@@ -134,13 +134,16 @@ row("conv/halo", h200("h200-conv-layers.jsonl"),
     "s of a launch; cycles of 64 rows by 64 or 32 columns and 16 of k: 2 KiB of rows at 64 bytes a cycle, and a little; of a line of "
     "results, a line, each box of it, a line of a box that waits, a box, bytes of it a cycle; times as long with one stage, for each "
     "consumer below four; cycles of a block, bytes of filters a cycle; the share that is not hidden of work or memory, the "
-    "shorter of both; instructions of 8 elements that are made, and those of one for each that its functions are counted with",
+    "shorter of both; instructions of 8 elements that are made, and those of one for each that its functions are counted with; times as "
+    "long with filters of several planes (h100-record.jsonl)",
     ("start", "piece", "function"),
-    start=2e-6, piece=40, function=0.4, product=36, results=40, line=75, box=25, waiting=100, late=1130, late_bytes=55, one_stage=1.25,
-    consumer=0.015, block=4000, filters=48, exposed=0.05)
-row("conv/implicit_gemm", GUESSED,
-    "times as long as a product, for the gathering; least share of k that counts",
-    gather=1.1, least_share=0.1)
+    start=2e-6, planes=0.72, piece=40, function=0.4, product=36, results=40, line=75, box=25, waiting=100, late=1130, late_bytes=55,
+    one_stage=1.25, consumer=0.015, block=4000, filters=48, exposed=0.05)
+row("conv/implicit_gemm", h100("h100-record.jsonl"),
+    "times as long as a product, for the gathering; least share of k that counts; times as long by mma.sync for gradients by filters "
+    "(h100-record.jsonl)",
+    ("gather", "least_share"),
+    gather=1.1, least_share=0.1, filter_mma=1.6)
 row("conv/implicit_wgmma", h200("h200-conv-fwd-unet-float16.jsonl"),
     "bytes of pixels that a multiprocessor gets in a microsecond, how much longer with depth, and with rows that are partly zeros: layers "
     "of 64 and 32 channels (h200-conv-fwd-conv3d-float16.jsonl)",
@@ -148,9 +151,10 @@ row("conv/implicit_wgmma", h200("h200-conv-fwd-unet-float16.jsonl"),
 row("conv/filter_wgmma", h200("h200-conv.md"),
     "bytes a clock and multiprocessor of the L2: 64x576 tiles of 64 channels at 6.4 TB/s, 64x192 at 11.5, 64x128 at 14.5; times as long "
     "with copies of half the width, a guess; s of a launch; cycles that making takes of a stage, of each box of 64 pixels by the "
-    "channels of a copy, and of it for each instruction that its functions are counted with (an H100, `bench graph --only wgrad`)",
+    "channels of a copy, and of it for each instruction that its functions are counted with (an H100, `bench graph --only wgrad`); times "
+    "as long with filters of several planes, 64 of them a tile (h200-conv-bwd-filter-conv3d-float16.jsonl, h100-record.jsonl)",
     ("narrow", "start", "stage", "box", "function"),
-    l2=24.5, narrow=0.1, start=3e-6, stage=200, box=440, function=15)
+    planes=1.74, l2=24.5, narrow=0.1, start=3e-6, stage=200, box=440, function=15)
 row("conv/slabs", h200("h200-conv.md"),
     "s of a launch and its ends; times as long with one warpgroup; times as long as counted with 64 channels and filters, and more for "
     "each time that there are twice as many; share of bytes of sums", ("start",),

@@ -11,12 +11,14 @@ from ...device import cuda, device_function, f32, i32, i64, jit, u32
 from ...device.index import ceil_div, divisor
 from ...device.vec import advance
 from ...dispatch import Algorithm
+from ...engine.constants import constants
 from ...engine.cost import LAUNCH
 from ...engine.offsets import LIMIT
 from ...engine.vectors import word_of
 from ...host.launch import Argument, Launch
 from ._rows import THREADS, Config, chunk_count, chunks_of_row, make_move, rows_refusal, rows_seconds
 
+COST = constants("transform/concat_batch")
 MOST = 8
 
 
@@ -54,7 +56,7 @@ def configs(problem, device):
 def estimate(problem, device, config):
     """That of the rows, without the gaps between launches."""
     seconds = sum(rows_seconds(box.canonical, _alignment(box), config, box.read_bytes, device) for _, box in problem.boxes)
-    return LAUNCH * ceil_div(len(problem.boxes), MOST) + seconds
+    return LAUNCH * ceil_div(len(problem.boxes), MOST) + COST.slower * seconds
 
 
 @device_function

@@ -85,7 +85,8 @@ def estimate(problem, device, config):
     issue = issue_seconds(elements, COST.element + COST.store * problem.x.itemsize / unit, device)
     lines = elements / 32 * max(1.0, unit / 4) / (device.sms * device.clock_hz)
     stores = memory_seconds(problem.bytes, device) * max(1.0, (4 / unit) ** 0.5)
-    return LAUNCH + overlap(issue=issue, l1=lines, memory=stores).slowed(tail=tail(ceil_div(elements, COST.tile), COST.blocks, device))
+    waves = tail(ceil_div(elements, COST.tile), COST.blocks, device)
+    return LAUNCH + overlap(issue=issue, l1=lines, memory=stores).slowed(slower=COST.slower, tail=waves)
 
 
 @functools.cache
