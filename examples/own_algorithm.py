@@ -52,7 +52,7 @@ def estimate(problem, device, config):
     """Seconds. Every warp streams two rows of length k: x from the caches, w from memory once per row of x."""
     traffic = problem.m * problem.n * problem.k * 4 / device.bandwidth
     latency = problem.k / 32 * 30 / device.clock_hz
-    return 3e-6 + max(traffic, latency)
+    return 2e-6 + max(traffic, latency)
 
 
 # %% [markdown]

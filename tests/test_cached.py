@@ -341,7 +341,7 @@ def test_checks_look_at_every_call(seen, monkeypatch):
     from dnnkern.matmul import OPERATION
     monkeypatch.setattr(front, "CHECKS", ("nan",))
     checked = []
-    monkeypatch.setattr("dnnkern.host.checked.check_outputs", lambda bound, results, stream: checked.append(results))
+    monkeypatch.setattr("dnnkern.host.checked.check_outputs", lambda bound, operands, results, stream: checked.append(results))
     found = tensors((4, 8), (8, 3), (4, 3))
     for _ in range(4):
         product(*found)

@@ -13,12 +13,13 @@ from ..transform import cast_naive, cast_vector
 from ..transform._cast_problem import CastProblem
 from ..transform._problem import TransposeProblem
 from ..transform.layout import pad_naive, pad_rows
-from ..transform.layout import transpose_copy, transpose_few, transpose_naive, transpose_rows, transpose_tiled
+from ..transform.layout import transpose_copy, transpose_few, transpose_naive, transpose_planes, transpose_rows, transpose_tiled
 from ..transform.layout._pad_problem import SetProblem
 from ..transform.window import col2im_gather, col2im_naive, im2col_gather, im2col_naive, im2col_tiled
 from ..transform.window._problem import WindowProblem
 
-_TRANSPOSE = tuple(m.ALGORITHMS[0] for m in (transpose_copy, transpose_tiled, transpose_few, transpose_rows, transpose_naive))
+_TRANSPOSE = tuple(m.ALGORITHMS[0] for m in (transpose_copy, transpose_planes, transpose_tiled, transpose_few, transpose_rows,
+                                             transpose_naive))
 _WINDOW = {op: tuple(m.ALGORITHM for m in some) for op, some in (("im2col", (im2col_tiled, im2col_gather, im2col_naive)),
                                                                  ("col2im", (col2im_gather, col2im_naive)))}
 _CAST = (cast_vector.ALGORITHM, cast_naive.ALGORITHM)
