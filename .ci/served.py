@@ -1,7 +1,7 @@
 """Check that an installed dnnkern is served by kernel packs: python .ci/served.py dist/*.pack
 
-Each pack is imported into an empty cache; then the kernels of `dnnkern demo`, which all sets have, come from it, and none is compiled. The
-package must be an installed one, not the checkout's.
+The packs are imported into an empty cache; then the kernels of `dnnkern demo`, which all sets have, come from them, and none is
+compiled. The package must be an installed one, not the checkout's.
 """
 import os
 import sys

@@ -122,7 +122,7 @@ class CaseBench:
             if timed:
                 self._check_again(good, right, peers, times, operands)
             marks = self._peers_marks(peers)
-            best_peer = times[fastest].median if fastest in times else None
+            best_peer = min((times[name].median for name in right if name in times), default=None)
             found = [self._row(t, times.get(t), best_peer, more.get(t.algorithm.name, {}), watch, marks) for t in trials]
             found.sort(key=lambda r: (r["status"] != "ok", r["time_us"] or 0.0))
             return found + [self._peer_row(name, times.get(name), error, more.get(name, {}), watch) for name, (_, error) in peers.items()]
@@ -167,11 +167,8 @@ class CaseBench:
         warm.name, warm.sets = ("warm", contender.name), 1
         found = {"warm_us": 1e6 * race([warm], self.clock, rounds=3)[warm.name].median}
         if seconds:
-            before = self.sensors.joules()
-            each, calls = sustained(contender, self.clock, seconds)
-            after = self.sensors.joules()
+            each, found["joules"] = sustained(contender, self.clock, seconds, joules=self.sensors.joules)
             found["sustained_us"] = 1e6 * each
-            found["joules"] = (after - before) / calls if before is not None else None
         return found
 
     def _host_times(self, operands, good, times, every):

@@ -16,7 +16,8 @@ STAGE = pytest.StashKey()
 
 
 def pytest_addoption(parser):
-    add_options(parser.getgroup("dnnkern", "dnnkern's benches").addoption, configurations=1, dtype="float32,bfloat16")
+    add_options(parser.getgroup("dnnkern", "dnnkern's benches").addoption, configurations=1, drawn_configurations=0,
+                dtype="float32,bfloat16")
 
 
 class Stage:

@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-def add_options(add, *, configurations=3, dtype="float32"):
+def add_options(add, *, configurations=3, drawn_configurations=2, dtype="float32"):
     """The options that pytest has too; `add`: a parser's ``add_argument``."""
     add("--set", default=None, metavar="NAMES", help="named sets of problems, with commas, or all (default: the first one); random: "
         f"problems near those of the sets, with other sizes; {drawn.COUNT} unless --first says how many")
@@ -53,8 +53,8 @@ def add_options(add, *, configurations=3, dtype="float32"):
         help=f"configurations of each algorithm, best estimate first (default {configurations})")
     add("--turns", type=int, default=ROUNDS, metavar="N",
         help=f"timed batches of each algorithm and peer, of which the median counts (default {ROUNDS})")
-    add("--random", type=int, default=2, metavar="N",
-        help="time N configurations too that the estimates would not try, drawn at random (default 2)")
+    add("--random", type=int, default=drawn_configurations, metavar="N",
+        help=f"time N configurations too that the estimates would not try, drawn at random (default {drawn_configurations})")
     add("--sustained", type=float, default=0.0, metavar="SECONDS",
         help="run what is chosen and the fastest peer that long without a pause too, and record the energy of a call")
     add("--heuristic", action="store_true", help="print how much slower than the best measured the estimates' choice is")

@@ -63,6 +63,15 @@ def test_shares_by_what_binds():
     assert [line[3] for line in charts.roof_lines(rows)] == ["50 % of 1", "70 % of 2"]
 
 
+def test_rows_are_of_the_record_once_it_has_all_families():
+    ops = [next(op for op in shapes.operations() if charts.family(op) == name) for name in results.FAMILIES]
+    old = {"op": ops[0], "problem": "old", "machine": {"commit": "a"}}
+    record = [{"op": op, "problem": "new", "set": "s", "machine": {"commit": "b"}} for op in ops]
+    changed = {**record[0], "machine": {"commit": "b+"}}
+    assert results.recorded([old, *record, changed]) == record
+    assert results.recorded([old, *record[1:], changed]) == [old, *record[1:]]
+
+
 def test_one_device_a_chart():
     rows = [row("a"), row("b"), row("c", device="B")]
     assert [r["problem"] for r in charts.on_device(rows)] == ["a", "b"]

@@ -238,26 +238,29 @@ def _samples(runners):
     return {r.contender.name: Sample(tuple(r.times), r.calls) for r in runners}
 
 
-def sustained(contender, clock, seconds, *, window=WINDOW) -> tuple:
+def sustained(contender, clock, seconds, *, joules=lambda: None, window=WINDOW) -> tuple:
     """Run a contender without a pause.
 
     Parameters
     ----------
     seconds : float
         How long.
+    joules : callable()
+        The energy until now; None where it is not known.
 
     Returns
     -------
-    (float, int)
-        Seconds of one call, the median of the last third of the batches, and how many calls there were.
+    (float, float or None)
+        Seconds of one call, the median of the last third of the batches, and the energy of a call.
     """
     runner = _Runner(contender, clock, window, math.inf)
-    times, spent, calls = [], 0.0, 0
+    times, spent, calls, before = [], 0.0, 0, joules()
     while spent < seconds:
         times.append(clock.seconds(runner.batch))
         spent += times[-1]
         calls += runner.calls
-    return statistics.median(times[-max(len(times) // 3, 1):]) / runner.calls, calls
+    each = statistics.median(times[-max(len(times) // 3, 1):]) / runner.calls
+    return each, None if before is None else (joules() - before) / calls
 
 
 def loop_seconds(call, synchronize, *, device_seconds=0.0, limit=20e-3, repeats=5) -> float:
