@@ -106,7 +106,7 @@ class CaseBench:
             ours = {t: t.contender(operands, clock) for t in good}
             contenders = [*ours.values(), *(c for p in right.values() for c in (p.contender, p.less) if c is not None)]
             watch = sensors.Watch(self.sensors)
-            times = race(contenders, clock, rounds=args.turns, after=watch) if timed else {}
+            times = race(contenders, clock, rounds=args.turns, window=args.window, after=watch) if timed else {}
             for p in right.values():
                 if p.less is not None and timed:
                     times[p.contender.name] = times[p.contender.name].less(times.pop(p.less.name).median)
@@ -118,7 +118,7 @@ class CaseBench:
                 every = {**ours, **{name: p.contender for name, p in right.items() if p.less is None}}
                 for name in best:
                     if name in every:
-                        more.setdefault(_short(name), {}).update(self._more(every[name], args.sustained))
+                        more.setdefault(_short(name), {}).update(self._more(every[name], args))
             if timed:
                 self._check_again(good, right, peers, times, operands)
             marks = self._peers_marks(peers)
@@ -160,14 +160,14 @@ class CaseBench:
                 peers[name] = None, f"WRONG after timing: {error}"
                 times.pop(name, None)
 
-    def _more(self, contender, seconds):
+    def _more(self, contender, args):
         """Times of another kind, of what was chosen and of the fastest peer: with the operands in the L2, and under sustained load, with
         the energy of a call."""
         warm = copy.copy(contender)
         warm.name, warm.sets = ("warm", contender.name), 1
-        found = {"warm_us": 1e6 * race([warm], self.clock, rounds=3)[warm.name].median}
-        if seconds:
-            each, found["joules"] = sustained(contender, self.clock, seconds, joules=self.sensors.joules)
+        found = {"warm_us": 1e6 * race([warm], self.clock, rounds=3, window=args.window)[warm.name].median}
+        if args.sustained:
+            each, found["joules"] = sustained(contender, self.clock, args.sustained, joules=self.sensors.joules)
             found["sustained_us"] = 1e6 * each
         return found
 

@@ -17,10 +17,11 @@ from dnnkern.report.rows import records
 from . import drawn, run, shapes
 
 DTYPES = "bfloat16", "float16", "float32", "float8_e4m3fn"
-CHUNK = 96  # problems whose kernels are compiled together
+CHUNK = 48  # problems whose kernels are compiled together, while the chunk before them is measured
 ROOM = 0.85    # of a device's memory: what takes more is left to larger devices
 TURNS = 7
-WITHIN = 3.0  # times the best predicted time: what should take longer is not measured, but for what is drawn at random
+WINDOW = 2e-3  # seconds of a timed batch: most of the time is rest
+WITHIN = 2.0  # times the best predicted time: what should take longer is not measured, but for what is drawn at random
 
 
 def parser() -> argparse.ArgumentParser:
@@ -83,7 +84,8 @@ def main(argv=None) -> int:
     part, parts = map(int, args.part.split("/"))
     device = dispatch.device_of(dispatch.current_device())
     started, failed, sustained = time.monotonic(), False, set()
-    options = run.parser().parse_args(["", "--json", args.json, "--configs", "2", "--within", str(WITHIN), "--turns", str(args.turns)])
+    options = run.parser().parse_args(["", "--json", args.json, "--configs", "2", "--within", str(WITHIN), "--turns", str(args.turns),
+                                       "--window", str(WINDOW)])
     cases = [(name, case) for name, case in wanted(args) if case.problem.bytes <= ROOM * device.memory]
 
     def is_over():
@@ -92,11 +94,19 @@ def main(argv=None) -> int:
         have = done(filter(Path.exists, map(Path, (args.json, *args.have))), device, session.machine["commit"])
         left = [(name, case) for name, case in cases[part - 1::parts] if (case.op, str(case)) not in have]
         print(f"{len(left)} problems to measure, of {len(cases)}")
+
+        def ahead(number):
+            return run.compile_ahead(args.jobs, device, [(case, None) for _, case in left[number:number + CHUNK]], options)
+        compilation = ahead(0)
         for number, (name, case) in enumerate(left):
-            if number % CHUNK == 0 and not is_over():
-                run.compile_ahead(args.jobs, device, [(case, None) for _, case in left[number:number + CHUNK]], options)
             if is_over():
+                if compilation is not None:
+                    compilation.end()
                 break
+            if number % CHUNK == 0:
+                if compilation is not None:
+                    compilation.wait()
+                compilation = ahead(number + CHUNK)
             options.sustained = args.sustained if case.op not in sustained else 0.0
             sustained.add(case.op)
             try:

@@ -14,11 +14,11 @@ from dnnkern import dispatch
 from dnnkern._table import note
 from dnnkern.device import HOST_MEMORY, SIMULATED
 from dnnkern.dispatch import reference_of
+from dnnkern.host.ahead import Compilation
 from dnnkern.host.compiler import Job
-from dnnkern.host.paths import plain
-from dnnkern.host.timing import ROUNDS, Clock
+from dnnkern.host.paths import cache_dir, plain
+from dnnkern.host.timing import ROUNDS, WINDOW, Clock
 from dnnkern.host.words import add_notes
-from dnnkern.warming import compile_jobs
 
 from . import drawn, roof, sensors, shapes, table
 from .case import HOPELESS, CaseBench, names_of
@@ -53,6 +53,8 @@ def add_options(add, *, configurations=3, drawn_configurations=2, dtype="float32
         help=f"configurations of each algorithm, best estimate first (default {configurations})")
     add("--turns", type=int, default=ROUNDS, metavar="N",
         help=f"timed batches of each algorithm and peer, of which the median counts (default {ROUNDS})")
+    add("--window", type=float, default=WINDOW, metavar="SECONDS",
+        help=f"device work of a timed batch; before each batch the device rests five times as long (default {WINDOW:g})")
     add("--random", type=int, default=drawn_configurations, metavar="N",
         help=f"time N configurations too that the estimates would not try, drawn at random (default {drawn_configurations})")
     add("--sustained", type=float, default=0.0, metavar="SECONDS",
@@ -119,18 +121,25 @@ def limits(args):
 
 
 def compile_ahead(jobs, device, work, args):
-    """Put every kernel that will be timed into the disk cache, in `jobs` processes: one compile takes a core, and a second or more.
+    """Begin to put every kernel that will be timed into the disk cache, in `jobs` processes: one compile takes a core, and a second or
+    more. This process goes on until it waits for it; a `Compilation`, None where nothing is compiled.
 
     `work`: a case and the names of its algorithms, None for all of them, as often as there are cases.
     """
-    if jobs > 1 and not SIMULATED:
-        wanted = {}
-        for case, names in work:
-            with contextlib.suppress(Exception):  # what fails here fails again when timed
-                algorithms = [t.algorithm for t in CaseBench(case, device, limits=limits(args)).trials(args, names)]
-                for a in (*algorithms, reference_of(case.op, case.problem, device)):
-                    wanted.setdefault((case.problem, str(a)), Job(case.op, case.problem, device, a.name, a.config))
-        compile_jobs(list(wanted.values()), workers=jobs)
+    if jobs == 1 or SIMULATED or cache_dir() is None:
+        return None
+    wanted = {}
+    for case, names in work:
+        with contextlib.suppress(Exception):  # what fails here fails again when timed
+            algorithms = [t.algorithm for t in CaseBench(case, device, limits=limits(args)).trials(args, names)]
+            for a in (*algorithms, reference_of(case.op, case.problem, device)):
+                wanted.setdefault((case.problem, str(a)), Job(case.op, case.problem, device, a.name, a.config))
+    if not wanted:
+        return None
+    compilation = Compilation(device)
+    compilation.compile(list(wanted.values()), jobs)
+    compilation.go_on()
+    return compilation
 
 
 def measure(args, device) -> list:
@@ -138,7 +147,9 @@ def measure(args, device) -> list:
     sets = {case: name for name, case in reversed(selected(args))}  # of a case in several sets, the first
     names_of(args, args.op)
     cases = [(sets[case], case) for case in reversed(sets)]
-    compile_ahead(args.jobs, device, [(case, None) for _, case in cases], args)
+    compilation = compile_ahead(args.jobs, device, [(case, None) for _, case in cases], args)
+    if compilation is not None:
+        compilation.wait()
     with Session(args, device, [case for _, case in cases]) as session:
         return [row for number, (name, case) in enumerate(cases, 1) for row in session.rows(name, case, f"[{number}/{len(cases)}]")]
 

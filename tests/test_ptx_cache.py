@@ -318,8 +318,8 @@ def test_the_bench_compiles_ahead(cache, tmp_path):
 
     def files():
         return {path: path.stat().st_mtime_ns for path in (tmp_path / "cubin").rglob("*.cubin")}
-    compile_ahead(args.jobs, described("sm_90a"), work, args)
+    compile_ahead(args.jobs, described("sm_90a"), work, args).wait()
     made = files()
     assert len(made) >= 3
-    compile_ahead(args.jobs, described("sm_90a"), work, args)
+    compile_ahead(args.jobs, described("sm_90a"), work, args).wait()
     assert files() == made

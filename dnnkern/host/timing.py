@@ -17,7 +17,7 @@ from .device import on_device
 from .graphs import captured, destroy, replay
 
 WINDOW = 5e-3   # seconds of device work in one timed batch
-PAUSE = 25e-3   # seconds before each turn
+REST = 5        # windows before each turn in which the device idles
 ROUNDS = 9
 LIMIT = 0.4     # seconds of device work one contender may take in all its turns
 SLOW = 4.0      # a contender this many times slower than the fastest gets three turns
@@ -181,7 +181,7 @@ class Interrupted(KeyboardInterrupt):
         self.found = found
 
 
-def race(contenders, clock, *, rounds=ROUNDS, window=WINDOW, pause=PAUSE, limit=LIMIT, warm=10e-3, after=None) -> dict:
+def race(contenders, clock, *, rounds=ROUNDS, window=WINDOW, limit=LIMIT, after=None) -> dict:
     """Time contenders against each other.
 
     Parameters
@@ -192,11 +192,8 @@ def race(contenders, clock, *, rounds=ROUNDS, window=WINDOW, pause=PAUSE, limit=
     rounds : int
         Turns of each contender; fewer for those that take longer than `limit` seconds in all, or `SLOW` times the fastest's time.
     window : float
-        Seconds of device work in one timed batch of calls.
-    pause : float
-        Seconds of idling before each turn.
-    warm : float
-        Seconds of device work of each contender before the first round.
+        Seconds of device work in one timed batch of calls. Before the first round each contender works for two of them, before each
+        turn the device rests for `REST`.
     after : callable(name), optional
         Is called at the end of each turn.
 
@@ -210,22 +207,20 @@ def race(contenders, clock, *, rounds=ROUNDS, window=WINDOW, pause=PAUSE, limit=
         With the dict of those that have been timed.
     """
     runners = [_Runner(c, clock, window, limit) for c in contenders]
-    if HOST_MEMORY:
-        pause = warm = 0.0
     fastest = min((r.per_call for r in runners), default=0.0)
     turns = {}
     for r in runners:
         most = min(rounds, 3) if r.per_call > SLOW * fastest else rounds
         turns[r] = max(1, min(most, int(limit / (2 * r.per_call * r.calls))))
         if not r.times:
-            r.warm(warm)
+            r.warm(0.0 if HOST_MEMORY else 2 * window)
     try:
         for k in range(rounds):
             shift = k % max(len(runners), 1)
             for r in runners[shift:] + runners[:shift]:
                 if len(r.times) < turns[r]:
-                    if pause:
-                        time.sleep(pause)
+                    if not HOST_MEMORY:
+                        time.sleep(REST * window)
                     r.turn()
                     if after is not None:
                         after(r.contender.name)
