@@ -3,11 +3,14 @@
 The same program takes turns as it is, compiled by this library's backend, and by Inductor, in one process. First each has to give
 PyTorch's results, and this library's the same bits twice. The seconds of a first step are those of a process of its own in which a
 program has run as it is, with what earlier processes have left in caches on disk (``--cold``). Without a GPU programs are small.
+With ``--against eager,inductor,calls,both`` two more ways take turns: "calls", the program as it is within `dnnkern.torch.enabled`, each
+operator a plain call of this library; "both", compiled by this library's backend within it, so that losses and optimizers are its own too.
 
 ``--losses 200`` trains instead of timing: as it is, on PyTorch's kernels in other orders of additions, and compiled
 by both.
 """
 import argparse
+import contextlib
 import functools
 import json
 import statistics
@@ -20,19 +23,22 @@ from dnnkern import _table, dispatch
 from .machine import machine
 from .programs import ROOT, SECONDS, TOLERANCE, TOP, WARM, Bench, kernels_of, losses_beside, print_kernels
 
-WHOS = "eager", "ours", "inductor"
+WHOS = "eager", "ours", "inductor", "calls", "both"
+COMPILED = "ours", "inductor", "both"
 
 
 def parser(sets):
     """The command's arguments."""
     p = argparse.ArgumentParser(prog="python -m dnnkern bench compile", description="Time compiled PyTorch programs.")
     p.add_argument("--set", default="all", metavar="NAMES", help=f"programs, with commas: {', '.join(sets)} (default: all)")
-    p.add_argument("--against", default="eager,inductor", metavar="NAMES", help="eager, inductor, or both (default)")
+    p.add_argument("--against", default="eager,inductor", metavar="NAMES", help=f"of {', '.join(WHOS)} (default eager,inductor)")
     p.add_argument("--mode", default=None, help="torch.compile's: reduce-overhead")
     p.add_argument("--turns", type=int, default=7, metavar="N", help="turns of each, of which the median counts (default 7)")
     p.add_argument("--steps", type=int, default=10, metavar="N", help="steps whose losses are compared (default 10)")
     p.add_argument("--losses", type=int, metavar="N", help="compare the losses of N steps instead of timing")
     p.add_argument("--cold", action="store_true", help="a first step in processes of their own, too")
+    p.add_argument("--ops", default="heavy", metavar="NAMES", help="what is overridden in calls and both, as run has it (default heavy)")
+    p.add_argument("--exclude", default="", metavar="NAMES", help="operators or groups that stay PyTorch's there")
     p.add_argument("--first", choices=WHOS, help="only print the seconds of a first step")
     p.add_argument("--kernels", action="store_true", help="print the kernels that took longest")
     p.add_argument("--raises", action="store_true", help="let what fails raise")
@@ -47,13 +53,19 @@ class Compiled(Bench):
         """() -> the program, whose model is compiled."""
         def make():
             torch, program = self.torch, self.made()
-            if who != "eager":
+            if who in COMPILED:
                 from dnnkern.torch.compiler import backend
                 # `model.compile()` would leave the frame of an `nn.Sequential` to Python, and compile its layers one by one
                 program.model.forward = torch.compile(program.model.forward, fullgraph=True, mode=self.args.mode,
-                                                      backend=backend if who == "ours" else "inductor")
+                                                      backend="inductor" if who == "inductor" else backend)
             return program
         return make
+
+    def within(self, who):
+        """What a program of this way runs in, a context manager."""
+        import dnnkern.torch
+        exclude = tuple(filter(None, self.args.exclude.split(",")))
+        return dnnkern.torch.enabled(self.args.ops, exclude=exclude) if who in ("calls", "both") else contextlib.nullcontext()
 
 
 def first_step(args):
@@ -63,8 +75,9 @@ def first_step(args):
     program = bench.by(args.first)()
     bench.wait()
     started = time.perf_counter()
-    program.step()
-    bench.wait()
+    with bench.within(args.first):
+        program.step()
+        bench.wait()
     print(time.perf_counter() - started)
     return 0
 
@@ -85,7 +98,8 @@ def trained(name, args):
 
     def by(who):
         bench.torch._dynamo.reset()
-        return bench.results(args.losses, bench.by(who))[0]
+        with bench.within(who):
+            return bench.results(args.losses, bench.by(who))[0]
     row = losses_beside(bench, **{who: functools.partial(by, who) for who in ("ours", *args.against.split(",")) if who != "eager"})
     return {"op": "compile", "problem": name, "mode": args.mode, **row,
             "same_bits": bool((by("ours") == bench.torch.tensor(row["losses"], dtype=bench.torch.float64)).all())}
@@ -101,31 +115,36 @@ def measured(name, args):
     size, row = theirs.abs().max().item(), {"op": "compile", "problem": name, "mode": args.mode, "status": "ok"}
     for who in whos:
         torch._dynamo.reset()
-        found, row[f"{who}_warm_first_s"], row[f"{who}_memory"] = bench.results(args.steps, bench.by(who))
+        with bench.within(who):
+            found, row[f"{who}_warm_first_s"], row[f"{who}_memory"] = bench.results(args.steps, bench.by(who))
         row[f"{who}_error"] = (found - theirs).abs().max().item() / size
         if who == "ours":
             row.update(same_bits=bool((bench.results(args.steps, bench.by(who))[0] == found).all()), losses=found.flatten()[:20].tolist())
     row.update(eager_spread=spread / size, eager_losses=theirs.flatten()[:20].tolist())
-    if not row["ours_error"] <= TOLERANCE:
-        return {**row, "status": f"WRONG: the results differ by {row['ours_error']:.3g} of the largest"}
+    for who in whos:
+        if who not in ("eager", "inductor") and not row[f"{who}_error"] <= TOLERANCE:
+            return {**row, "status": f"WRONG: the results ({who}) differ by {row[f'{who}_error']:.3g} of the largest"}
     row.update({f"{who}_first_s": first_seconds(name, who, args) for who in whos if who != "eager" and args.cold})
     torch._dynamo.reset()
     made, turns = {who: bench.by(who)() for who in whos}, {who: [] for who in whos}
-    for program in made.values():
-        bench.turn(program, 3)
+    for who, program in made.items():
+        with bench.within(who):
+            bench.turn(program, 3)
     ms = bench.turn(made["ours"], 2)[0]
     steps, before = (max(1, min(64, round(1e3 * seconds / ms))) for seconds in (SECONDS, WARM))
     for _ in range(args.turns):
         for who, program in made.items():
-            bench.turn(program, before)
-            turns[who].append(bench.turn(program, steps))
+            with bench.within(who):
+                bench.turn(program, before)
+                turns[who].append(bench.turn(program, steps))
     for who, found in turns.items():
         row[f"{who}_ms"] = statistics.median(ms for ms, _ in found)
         row[f"{who}_host_ms"] = statistics.median(host for _, host in found)
         row[f"{who}_turns"] = [ms for ms, _ in found]
     row.update({f"of_{who}": row[f"{who}_ms"] / row["ours_ms"] for who in whos[1:]})
     for who, program in made.items():
-        kernels, _ = bench.kernels(program)
+        with bench.within(who):
+            kernels, _ = bench.kernels(program)
         if kernels:
             row.update(kernels_of(kernels, who, 3 * TOP))
             if args.kernels:
@@ -147,7 +166,7 @@ def main(argv) -> int:
             raise ValueError(f"bench compile: --set {name}; expected all, or of {', '.join(models.SETS)}")
     for who in args.against.split(","):
         if who not in WHOS:
-            raise ValueError(f"bench compile: --against {who}; expected eager or inductor")
+            raise ValueError(f"bench compile: --against {who}; expected of {', '.join(WHOS)}")
     torch.backends.cudnn.benchmark = True
     device, rows = dispatch.device_of(dispatch.current_device()), []
     for name in names:

@@ -334,9 +334,8 @@ def losses_beside(bench, **ways):
 
 def kernels_of(kernels, who, most):
     """What a row has of the kernels of one way to run a program: their time, and the longest."""
-    found = {f"{who}_device_ms": sum(ms for _, ms, _ in kernels), f"{who}_kernels": sum(calls for *_, calls in kernels),
-             f"{who}_top": kernels[:most]}
-    return found | ({"share": share_of(kernels)} if who == "ours" else {})
+    return {f"{who}_device_ms": sum(ms for _, ms, _ in kernels), f"{who}_kernels": sum(calls for *_, calls in kernels),
+            f"{who}_top": kernels[:most], "share" if who == "ours" else f"{who}_share": share_of(kernels)}
 
 
 def share_of(kernels):

@@ -50,3 +50,15 @@ def test_a_long_training_says_what_becomes_of_it(tmp_path, capsys):
     assert "drift" in capsys.readouterr().out and row["status"] == "ok" and row["minutes"] == 0.02
     assert min(times) <= row["ours_ms"] <= max(times) and row["drift"] >= 0 and sum(times) > 0 and row["eager_ms"] > 0
     assert ("joules" in row) is not HOST_MEMORY
+
+
+@pytest.mark.sized
+@pytest.mark.skipif(SIMULATED, reason="takes minutes in the simulator")
+def test_compiled_programs_run_beside_plain_calls(tmp_path):
+    from bench import compiled
+    words = ["--set", "gpt2-train-16", "--against", "eager,calls,both", "--turns", "1", "--steps", "2", "--raises"]
+    assert compiled.main([*words, "--json", str(tmp_path / "rows.jsonl")]) == 0
+    row = json.loads((tmp_path / "rows.jsonl").read_text())
+    assert row["status"] == "ok" and row["same_bits"] and row["eager_error"] == 0
+    for who in ("calls", "both"):
+        assert 0 < row[f"{who}_error"] <= 2e-2 and row[f"of_{who}"] == row[f"{who}_ms"] / row["ours_ms"]
