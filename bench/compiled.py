@@ -39,6 +39,7 @@ def parser(sets):
     p.add_argument("--cold", action="store_true", help="a first step in processes of their own, too")
     p.add_argument("--ops", default="heavy", metavar="NAMES", help="what is overridden in calls and both, as run has it (default heavy)")
     p.add_argument("--exclude", default="", metavar="NAMES", help="operators or groups that stay PyTorch's there")
+    p.set_defaults(convert=False, find=False)
     p.add_argument("--first", choices=WHOS, help="only print the seconds of a first step")
     p.add_argument("--kernels", action="store_true", help="print the kernels that took longest")
     p.add_argument("--raises", action="store_true", help="let what fails raise")
@@ -63,9 +64,7 @@ class Compiled(Bench):
 
     def within(self, who):
         """What a program of this way runs in, a context manager."""
-        import dnnkern.torch
-        exclude = tuple(filter(None, self.args.exclude.split(",")))
-        return dnnkern.torch.enabled(self.args.ops, exclude=exclude) if who in ("calls", "both") else contextlib.nullcontext()
+        return self.overrides() if who in ("calls", "both") else contextlib.nullcontext()
 
 
 def first_step(args):
@@ -113,6 +112,9 @@ def measured(name, args):
     theirs, _, _ = bench.results(args.steps)
     spread = (bench.results(args.steps)[0] - theirs).abs().max().item()
     size, row = theirs.abs().max().item(), {"op": "compile", "problem": name, "mode": args.mode, "status": "ok"}
+    if "calls" in whos:
+        with bench.overrides():
+            bench.compiled()
     for who in whos:
         torch._dynamo.reset()
         with bench.within(who):

@@ -54,7 +54,7 @@ def add_options(add, *, configurations=3, drawn_configurations=2, dtype="float32
     add("--turns", type=int, default=ROUNDS, metavar="N",
         help=f"timed batches of each algorithm and peer, of which the median counts (default {ROUNDS})")
     add("--window", type=float, default=WINDOW, metavar="SECONDS",
-        help=f"device work of a timed batch; before each batch the device rests five times as long (default {WINDOW:g})")
+        help=f"device work of a timed batch; before each batch the device idles five times as long (default {WINDOW:g})")
     add("--random", type=int, default=drawn_configurations, metavar="N",
         help=f"time N configurations too that the estimates would not try, drawn at random (default {drawn_configurations})")
     add("--sustained", type=float, default=0.0, metavar="SECONDS",

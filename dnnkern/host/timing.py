@@ -17,7 +17,7 @@ from .device import on_device
 from .graphs import captured, destroy, replay
 
 WINDOW = 5e-3   # seconds of device work in one timed batch
-REST = 5        # windows before each turn in which the device idles
+PAUSE = 5       # windows before each turn in which the device idles
 ROUNDS = 9
 LIMIT = 0.4     # seconds of device work one contender may take in all its turns
 SLOW = 4.0      # a contender this many times slower than the fastest gets three turns
@@ -193,7 +193,7 @@ def race(contenders, clock, *, rounds=ROUNDS, window=WINDOW, limit=LIMIT, after=
         Turns of each contender; fewer for those that take longer than `limit` seconds in all, or `SLOW` times the fastest's time.
     window : float
         Seconds of device work in one timed batch of calls. Before the first round each contender works for two of them, before each
-        turn the device rests for `REST`.
+        turn the device idles for `PAUSE`.
     after : callable(name), optional
         Is called at the end of each turn.
 
@@ -220,7 +220,7 @@ def race(contenders, clock, *, rounds=ROUNDS, window=WINDOW, limit=LIMIT, after=
             for r in runners[shift:] + runners[:shift]:
                 if len(r.times) < turns[r]:
                     if not HOST_MEMORY:
-                        time.sleep(REST * window)
+                        time.sleep(PAUSE * window)
                     r.turn()
                     if after is not None:
                         after(r.contender.name)
