@@ -7,7 +7,6 @@ unless they are named, tables of numbers always. It prints the table's numbers b
 the table, with the file as their source.
 """
 import argparse
-import json
 import math
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from dnnkern._parser import Parser, family_words
 from dnnkern._table import say, show
 from dnnkern.engine.constants import TABLE, constants
 from dnnkern.host.device import _SIMULATOR as SIMULATOR
+from dnnkern.report.rows import files, records
 
 from .drawn import SET
 
@@ -39,22 +39,19 @@ class Sample:
 def samples(paths, device, ops=None) -> list:
     """The times of our algorithms in the files, of problems and configurations that there still are."""
     found = []
-    for path in paths:
-        with open(path) as file:
-            rows = [json.loads(line) for line in file]
-        for row in rows:
-            if (row.get("status") != "ok" or row["is_peer"] or row["machine"]["device"] != DEVICE or ops and row["op"] not in ops
-                    or row.get("set") == SET):  # drawn ones show what the fit is worth
-                continue
-            try:
-                problem = family_words(Parser(), row["op"])[2](row["record"])
-                algorithm = dispatch.named(row["op"], row["algo"])
-            except (ValueError, dispatch.NotSupported):  # of another version
-                continue
-            if algorithm.refusal(problem, device) is None:
-                bound = next((a for a in algorithm.variants(problem, device) if a.config_text == row["config"]), None)
-                if bound is not None:
-                    found.append(Sample(bound, problem, 1e-6 * row["time_us"]))
+    for row in records(paths):
+        if (row.get("status") != "ok" or row.get("is_peer", True) or row["machine"]["device"] != DEVICE or ops and row["op"] not in ops
+                or row.get("set") == SET):  # drawn ones show what the fit is worth
+            continue
+        try:
+            problem = family_words(Parser(), row["op"])[2](row["record"])
+            algorithm = dispatch.named(row["op"], row["algo"])
+        except (ValueError, dispatch.NotSupported):  # of another version
+            continue
+        if algorithm.refusal(problem, device) is None:
+            bound = next((a for a in algorithm.variants(problem, device) if a.config_text == row["config"]), None)
+            if bound is not None:
+                found.append(Sample(bound, problem, 1e-6 * row["time_us"]))
     return found
 
 
@@ -115,7 +112,7 @@ def main(argv=None):
     row, device = constants(arguments.row), SIMULATOR
     names = names_of(row, tuple(filter(None, arguments.numbers.split(","))))
     before = row.numbers
-    found = samples(arguments.files or sorted(RESULTS.glob("h200-*.jsonl")), device)
+    found = samples(arguments.files or files(RESULTS, "h200-*"), device)
     found = dependent(row, found, device, names)
     if not found:
         say(f"{arguments.row}: no time in these files depends on {', '.join(names) or 'it: all of its numbers are guessed'}")

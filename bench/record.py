@@ -1,20 +1,23 @@
 """One record of everything: every set of every operation, forward and backward, at one commit, over as many runs as it takes.
 
-``python -m dnnkern bench record --json bench/results/h200-record.jsonl`` measures what the file does not have yet of this commit and this
-kind of device. The first problems of all sets come first, then the second ones: a run that is ended early has some of everything. Several
-GPUs share the work with ``--part 1/4`` and so on, each with a file of its own; ``--have`` names the others' files.
+``python -m dnnkern bench record --json bench/results/h200-record.jsonl`` measures what the file does not have yet of this kind of device
+and this version of PyTorch. ``--drop``, which needs no GPU, takes out what this checkout would not run any more. The first problems of all
+sets come first, then the second ones: a run that is ended early has some of everything. Several GPUs share the work with ``--part 1/4`` and
+so on, each with a file of its own; ``--have`` names the others' files.
 """
 import argparse
+import json
 import random
 import sys
 import time
 from pathlib import Path
 
 from dnnkern import dispatch
+from dnnkern._table import note
 from dnnkern.device import SIMULATED
-from dnnkern.report.rows import records
+from dnnkern.report.rows import opened, records
 
-from . import drawn, run, shapes
+from . import code, drawn, run, shapes
 
 DTYPES = "bfloat16", "float16", "float32", "float8_e4m3fn"
 CHUNK = 48  # problems whose kernels are compiled together, while the chunk before them is measured
@@ -27,7 +30,9 @@ WITHIN = 2.0  # times the best predicted time: what should take longer is not me
 def parser() -> argparse.ArgumentParser:
     """The command's arguments."""
     p = argparse.ArgumentParser(prog="python -m dnnkern bench record", description="Measure all sets of all operations that a file lacks.")
-    p.add_argument("--json", required=True, metavar="FILE", help="append the rows as JSON lines; what it has of this commit is left out")
+    p.add_argument("--json", required=True, metavar="FILE", help="append the rows as JSON lines; the problems it has are left out")
+    p.add_argument("--drop", action="store_true",
+                   help="measure nothing: take out of the file the problems for which this checkout would choose or launch something else")
     p.add_argument("--have", action="append", default=[], metavar="FILE", help="another file whose problems are left out; repeatable")
     p.add_argument("--part", default="1/1", metavar="K/N", help="the K-th of N equal parts")
     p.add_argument("--ops", default="", metavar="NAMES", help="these operations alone, with commas")
@@ -65,22 +70,42 @@ def wanted(args) -> list:
     return list(found.values())
 
 
-def done(paths, device, commit) -> set:
-    """(operation, problem) of what files have of a kind of device and a commit."""
-    return {(row["op"], row["problem"]) for row in records(paths) if row.get("chosen") and row["machine"]["device"] == device.name
-            and row["machine"]["commit"] == commit}
+def done(paths, machine) -> set:
+    """(operation, problem) of what files have of a kind of device, beside the same PyTorch."""
+    def beside(machine):
+        return machine["device"], machine.get("torch")
+    return {(row["op"], row["problem"]) for row in records(paths) if row.get("chosen") and beside(row["machine"]) == beside(machine)}
+
+
+def drop(path):
+    """Take the stale problems out of a file, and say how many there were."""
+    def problem_of(row):
+        return row["machine"]["device"], row["op"], row["problem"]
+    rows, stale = list(records([path])), set()
+    chosen = [row for row in rows if row.get("chosen")]
+    for number, row in enumerate(chosen, 1):
+        note(f"planning {number} of {len(chosen)}")
+        if code.is_stale(row):
+            stale.add(problem_of(row))
+    note()
+    with opened(path, "wt") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows if problem_of(row) not in stale)
+    print(f"{len(stale)} of {len(chosen)} problems were stale and are no longer in {path}")
 
 
 def told(rows) -> list:
     """What the record keeps of a problem: what was chosen and predicted, the best of ours, what failed, the peers; no single turns."""
     best = next((row for row in rows if row["status"] == "ok" and not row["is_peer"]), None)
-    return [{name: value for name, value in row.items() if name != "turns_us"} for row in rows
+    return [{name: value for name, value in row.items() if name != "turns_us" and (name != "record" or not row["is_peer"])} for row in rows
             if row["is_peer"] or row["chosen"] or row["predicted"] or row is best or row["status"] != "ok"]
 
 
 def main(argv=None) -> int:
     """Measure; the exit status: 1 if a result of ours was wrong or a problem failed."""
     args = parser().parse_args(argv)
+    if args.drop:
+        drop(args.json)
+        return 0
     part, parts = map(int, args.part.split("/"))
     device = dispatch.device_of(dispatch.current_device())
     started, failed, sustained = time.monotonic(), False, set()
@@ -91,7 +116,7 @@ def main(argv=None) -> int:
     def is_over():
         return args.seconds is not None and time.monotonic() - started > args.seconds
     with run.Session(options, device, [case for _, case in cases], host="chosen") as session:
-        have = done(filter(Path.exists, map(Path, (args.json, *args.have))), device, session.machine["commit"])
+        have = done(filter(Path.exists, map(Path, (args.json, *args.have))), session.machine)
         left = [(name, case) for name, case in cases[part - 1::parts] if (case.op, str(case)) not in have]
         print(f"{len(left)} problems to measure, of {len(cases)}")
 

@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from dnnkern.report.rows import read, records
+from dnnkern.report.rows import files, read, records
 
 from . import charts, table
 
@@ -212,7 +212,7 @@ def main(argv=None) -> int:
         parser.error("the following arguments are required: files")
     try:
         if args.charts:
-            paths = args.files or sorted(RESULTS.glob("*.jsonl"))
+            paths = args.files or files(RESULTS)
             for path in charts.draw(read(paths), list(records(paths)), args.charts, args.device):
                 print(path)
             return 0

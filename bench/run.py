@@ -19,6 +19,7 @@ from dnnkern.host.compiler import Job
 from dnnkern.host.paths import cache_dir, plain
 from dnnkern.host.timing import ROUNDS, WINDOW, Clock
 from dnnkern.host.words import add_notes
+from dnnkern.report.rows import opened
 
 from . import drawn, roof, sensors, shapes, table
 from .case import HOPELESS, CaseBench, names_of
@@ -211,7 +212,7 @@ class Session:
         note()
         table.show(f"\n{number} {case}  [{time.perf_counter() - started:.1f} s{left}]", found)
         if self.args.json:
-            with open(self.args.json, "a") as file:
+            with opened(self.args.json, "at") as file:
                 file.writelines(json.dumps(plain({**r, "roofs": self.roofs, "machine": self.machine})) + "\n" for r in keep(found))
         return found
 

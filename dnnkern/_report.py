@@ -76,7 +76,8 @@ def families(rows) -> list:
 
 
 def _paths(named):
-    paths = list(named) or sorted(RESULTS.glob("*.jsonl"))
+    from .report.rows import files
+    paths = list(named) or files(RESULTS)
     if not paths:
         raise ValueError("report: no results: no file is named, and there is no source checkout around the package; expected files of "
                          "JSON lines that `dnnkern bench OP --json FILE` wrote")

@@ -18,6 +18,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / ".ci" / 
 run = _bench.load()  # makes the folder bench/ importable, wherever pytest was started
 from bench import case as measured  # noqa: E402
 from bench import code, drawn, fit, record, sensors, shapes  # noqa: E402
+from dnnkern.report.rows import records as rows_of  # noqa: E402
 from test_bench import empty_database  # noqa: E402, F401 (a fixture)
 
 pytestmark = pytest.mark.skipif(not SIMULATED, reason="the benches' own rules need no GPU")
@@ -262,7 +263,31 @@ def test_what_the_record_keeps():
                 **changes}
     rows = [row("best", 1.0), row("other", 2.0), row("chosen", 3.0, chosen=True), row("drawn", 4.0), row("bad", None, status="WRONG: y"),
             row("torch", 2.0, is_peer=True)]
-    assert [r["algo"] for r in record.told(rows)] == ["best", "chosen", "bad", "torch"]
+    for r in rows:
+        r["record"] = {}
+    kept = record.told(rows)
+    assert [r["algo"] for r in kept] == ["best", "chosen", "bad", "torch"] and ["record" in r for r in kept] == [True, True, True, False]
+
+
+def test_what_is_stale_is_dropped(tmp_path, capsys, simulated, monkeypatch):
+    path = tmp_path / "record.jsonl.gz"
+    words = ["record", "--json", str(path), "--ops", "cast,mse_loss_fwd,pad", "--turns", "1", "--sustained", "0"]
+    assert run.main(words) == 0
+    monkeypatch.setattr(record.code, "is_stale", lambda row: row["op"] == "pad")
+    assert run.main(["record", "--json", str(path), "--drop"]) == 0
+    assert f"1 of 3 problems were stale and are no longer in {path}" in capsys.readouterr().out
+    assert {row["op"] for row in rows_of([path])} == {"cast", "mse_loss_fwd"}
+    assert run.main(words) == 0
+    assert "1 problems to measure, of 3" in capsys.readouterr().out
+    assert {row["op"] for row in rows_of([path])} == {"cast", "mse_loss_fwd", "pad"}
+
+
+def test_rows_beside_another_pytorch_count_for_nothing(tmp_path):
+    path, here = tmp_path / "rows.jsonl", {"device": "NVIDIA H100 80GB HBM3", "torch": "2.11.0", "date": "2026-01-01"}
+    path.write_text("".join(json.dumps({"op": "cast", "problem": name, "chosen": chosen, "machine": {**here, **other}}) + "\n"
+                            for name, chosen, other in (("a", True, {}), ("b", True, {"torch": "2.12.0"}), ("c", False, {}),
+                                                        ("d", True, {"device": "NVIDIA H200"}), ("e", True, {"commit": "other"}))))
+    assert record.done([path], here) == {("cast", "a"), ("cast", "e")}
 
 
 def test_a_problem_that_fails_ends_no_run(monkeypatch, tmp_path, capsys, simulated):

@@ -127,7 +127,7 @@ def test_no_file(capsys, tmp_path):
 
 
 def test_the_committed_charts_are_of_the_committed_rows():
-    paths = sorted(report.RESULTS.glob("*.jsonl"))
+    paths = report.files(report.RESULTS)
     rows, programs = charts.on_device(report.read(paths)), charts.programs(list(report.records(paths)))
     wanted = {"ratio": [line[2] for line in charts.ratio_lines(rows)], "roof": [line[3] for line in charts.roof_lines(rows)],
               "compile": [f"{r[f'{way}_ms']:.3g} ms  {name}" for r in programs for way, name in charts.WAYS.items()]}

@@ -20,7 +20,7 @@ from dnnkern.report import compare, data, page, rows
 
 pytestmark = pytest.mark.skipif(not SIMULATED, reason="pages of what was measured need no GPU")
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-RESULTS = sorted((ROOT / "bench" / "results").glob("*.jsonl"))
+RESULTS = rows.files(ROOT / "bench" / "results")
 ROOFS = {"copy": 4e12, "bfloat16": 8e14, "fma": 6e13}
 LIMIT = 2 << 20  # bytes of the page of all committed results
 

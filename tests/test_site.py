@@ -199,7 +199,7 @@ def test_drawings_are_the_librarys_maps():
 def test_tables_are_of_the_rows():
     """Numbers of the tables of families and of programs, against the rows themselves."""
     import site_tables
-    rows = [json.loads(line) for path in site_tables.report.RESULTS.glob("*.jsonl") for line in path.read_text().splitlines() if line]
+    rows = list(site_tables.measured.records(site_tables.measured.files(site_tables.report.RESULTS)))
     counted = sum(isinstance(r.get("machine"), dict) and r["machine"].get("device") == "NVIDIA H200" for r in rows)
     assert f"| NVIDIA H200 | {counted} |" in site_tables.devices()
     assert "sm_90` | Hopper | H100, H200 | **measured**" in site_tables.architectures()

@@ -31,13 +31,13 @@ def markdown(head, rows, right=()):
 @functools.cache
 def rows():
     """Rows of algorithms on problems, of all files."""
-    return measured.read(sorted(report.RESULTS.glob("*.jsonl")))
+    return measured.read(measured.files(report.RESULTS))
 
 
 @functools.cache
 def records():
     """All JSON objects with a machine, whatever was measured."""
-    return [r for r in measured.records(sorted(report.RESULTS.glob("*.jsonl"))) if isinstance(r.get("machine"), dict)]
+    return [r for r in measured.records(measured.files(report.RESULTS)) if isinstance(r.get("machine"), dict)]
 
 
 def dates(found):
@@ -124,7 +124,7 @@ def roof_chart():
 def programs_chart():
     """Times of steps; PyTorch's as it is are 1."""
     lines = []
-    for row in charts.programs(list(measured.records(sorted(report.RESULTS.glob("*compile*.jsonl"))))):
+    for row in charts.programs(list(measured.records(measured.files(report.RESULTS, "*compile*")))):
         for way, kind in zip(charts.WAYS, "abc"):
             share = row[f"{way}_ms"] / row["eager_ms"]
             lines.append((charts.PROGRAMS[row["problem"]] if way == "ours" else "", (share,) * 3,
@@ -183,7 +183,7 @@ def graph_names():
 def programs():
     """Steps of PyTorch's programs: this library's backend, Inductor, PyTorch as it is."""
     lines = []
-    for row in charts.programs(list(measured.records(sorted(report.RESULTS.glob("*compile*.jsonl"))))):
+    for row in charts.programs(list(measured.records(measured.files(report.RESULTS, "*compile*")))):
         lines.append((charts.PROGRAMS[row["problem"]], *(f"{row[f'{way}_ms']:.3g}" for way in charts.WAYS), row["machine"]["device"],
                       row["machine"]["date"][:10]))
     return markdown(("program", *(f"{name}, ms" for name in charts.WAYS.values()), "device", "measured"), lines, {1, 2, 3})

@@ -1,4 +1,5 @@
 """Rows of results: JSON lines that the benches write, read and summed up."""
+import gzip
 import json
 import math
 import re
@@ -39,8 +40,18 @@ def dtype(problem) -> str | None:
     return found and found[0]
 
 
+def files(folder, pattern="*") -> list:
+    """Files of results in a folder, sorted: JSON lines, compressed or not."""
+    return sorted((*folder.glob(f"{pattern}.jsonl"), *folder.glob(f"{pattern}.jsonl.gz")))
+
+
+def opened(path, mode):
+    """A file of results, compressed where it ends in ``.gz``."""
+    return (gzip.open if str(path).endswith(".gz") else open)(path, mode)
+
+
 def records(paths):
-    """The JSON objects of several files, of whichever bench.
+    """The JSON objects of several files, of whichever bench; what ends in ``.gz`` is compressed.
 
     Raises
     ------
@@ -48,7 +59,7 @@ def records(paths):
         A line is no JSON object, or of a later schema than `SCHEMA`: the file and the line are named.
     """
     for path in paths:
-        with open(path, "rb") as file:
+        with opened(path, "rb") as file:
             for number, line in enumerate(file, 1):
                 try:
                     row = json.loads(line) if line.strip() else {}

@@ -286,7 +286,7 @@ row("transform/rows", h200("h200-transpose.jsonl"),
     "instructions of a chunk, a dimension, an element that is gathered; chunks of a row that are gathered; elements a clock that the L1 "
     "serves; times as long with one chunk per thread", ("dimension", "blocks"),
     chunk=60, dimension=12, element=8, gathered=64, l1=8, one_chunk=1.03, blocks=8)
-row("transform/concat_batch", h100("h100-record.jsonl"),
+row("transform/concat_batch", h100("h100-regrets.jsonl"),
     "times as long as the rows of each array", slower=2.15)
 row("transform/copy", h200("h200-transpose.jsonl"),
     "bytes in flight of a thread that memory's rate takes; instructions of a thread, a dimension", ("thread", "dimension", "blocks"),
@@ -306,7 +306,7 @@ row("transform/im2col_naive", GUESSED,
     "instructions of an element",
     element=600)
 row("transform/im2col_gather", COUNTED,
-    "instructions of an element, a store; elements of a block; times as long as counted (h100-record.jsonl)",
+    "instructions of an element, a store; elements of a block; times as long as counted (h100-regrets.jsonl)",
     element=12, store=100, tile=2048, blocks=8, slower=1.55)
 row("transform/im2col_tiled", COUNTED,
     "instructions of a chunk of channels, of a chunk of taps, of a row of taps, a load, a tap",

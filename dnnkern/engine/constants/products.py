@@ -135,13 +135,13 @@ row("conv/halo", h200("h200-conv-layers.jsonl"),
     "results, a line, each box of it, a line of a box that waits, a box, bytes of it a cycle; times as long with one stage, for each "
     "consumer below four; cycles of a block, bytes of filters a cycle; the share that is not hidden of work or memory, the "
     "shorter of both; instructions of 8 elements that are made, and those of one for each that its functions are counted with; times as "
-    "long with filters of several planes (h100-record.jsonl)",
+    "long with filters of several planes (h100-regrets.jsonl)",
     ("start", "piece", "function"),
     start=2e-6, planes=0.72, piece=40, function=0.4, product=36, results=40, line=75, box=25, waiting=100, late=1130, late_bytes=55,
     one_stage=1.25, consumer=0.015, block=4000, filters=48, exposed=0.05)
-row("conv/implicit_gemm", h100("h100-record.jsonl"),
+row("conv/implicit_gemm", h100("h100-regrets.jsonl"),
     "times as long as a product, for the gathering; least share of k that counts; times as long by mma.sync for gradients by filters "
-    "(h100-record.jsonl)",
+    "(h100-regrets.jsonl)",
     ("gather", "least_share"),
     gather=1.1, least_share=0.1, filter_mma=1.6)
 row("conv/implicit_wgmma", h200("h200-conv-fwd-unet-float16.jsonl"),
@@ -152,7 +152,7 @@ row("conv/filter_wgmma", h200("h200-conv.md"),
     "bytes a clock and multiprocessor of the L2: 64x576 tiles of 64 channels at 6.4 TB/s, 64x192 at 11.5, 64x128 at 14.5; times as long "
     "with copies of half the width, a guess; s of a launch; cycles that making takes of a stage, of each box of 64 pixels by the "
     "channels of a copy, and of it for each instruction that its functions are counted with (an H100, `bench graph --only wgrad`); times "
-    "as long with filters of several planes, 64 of them a tile (h200-conv-bwd-filter-conv3d-float16.jsonl, h100-record.jsonl)",
+    "as long with filters of several planes, 64 of them a tile (h200-conv-bwd-filter-conv3d-float16.jsonl, h100-regrets.jsonl)",
     ("narrow", "start", "stage", "box", "function"),
     planes=1.74, l2=24.5, narrow=0.1, start=3e-6, stage=200, box=440, function=15)
 row("conv/slabs", h200("h200-conv.md"),
