@@ -61,6 +61,8 @@ def pytest_addoption(parser):
     parser.addoption("--record", metavar="FILE", help="write what every test took")
     parser.addoption("--few", type=int, metavar="N", help="N of the tests selected by -k and -m, from all over them")
     parser.addoption("--sanitize", action="store_true", help="rerun the contract under compute-sanitizer: memcheck, racecheck, synccheck")
+    parser.addoption("--sanitized", type=int, metavar="N",
+                     help="with --sanitize: N problems of each algorithm (default: of memcheck all, of the others, which are slow, 12)")
 
 
 def pytest_configure(config):

@@ -42,12 +42,14 @@ ALGORITHMS = [f"{op}-{algorithm.name}" for op in cases.modules() for algorithm i
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck", "synccheck"])
-def test_the_contract(program, tool, algorithm):
+def test_the_contract(program, tool, algorithm, request):
     """One process an algorithm and tool, so that ``pytest -n`` may run several at once and ``-k`` choose."""
     # the others watch every access to shared memory: a hundred times slower
-    small, few = ("", ()) if tool == "memcheck" else (" and not large", ("--few", "12"))
+    small, most = ("", None) if tool == "memcheck" else (" and not large", 12)
+    most = request.config.getoption("--sanitized") or most
     done = _run(program, tool, sys.executable, "-m", "pytest", "-q", "-x", "-m", "gpu and not slow", "-p", "no:cacheprovider",
-                str(Path(__file__).with_name("test_contract.py")), "-k", f"test_contract[{algorithm}-{small}", *few)
+                str(Path(__file__).with_name("test_contract.py")), "-k", f"test_contract[{algorithm}-{small}",
+                *(["--few", str(most)] if most else []))
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
     said = {"racecheck": "RACECHECK SUMMARY: 0 hazards displayed"}.get(tool, "ERROR SUMMARY: 0 errors")
     assert " passed" in done.stdout and said in done.stdout + done.stderr, done.stdout[-4000:]
