@@ -18,6 +18,12 @@ class Case:
         return str(self.problem).removeprefix(self.op + " ") + (f" ({self.label})" if self.label else "")
 
 
+@functools.cache
+def _made(kind, *of):
+    """A case, always the same object: its problem is made once."""
+    return kind(*of)
+
+
 def option_words(options):
     """The words of options by name; what is True is a flag, what is False, empty or the identity is left out."""
     return [word for name, value in options.items() if value and value != "identity"
@@ -55,5 +61,5 @@ class Shapes:
                 words, _, label = (part.strip() for part in text.partition("#"))
                 for layout in layouts or self.layouts or ("",):
                     before, option, after = words.format(dtype).partition(" --")  # an option takes all words after it
-                    found.append(self.case(self.op, f"{before} {layout}".strip() + option + after, label))
+                    found.append(_made(self.case, self.op, f"{before} {layout}".strip() + option + after, label))
         return list(dict.fromkeys(found))

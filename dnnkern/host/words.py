@@ -79,20 +79,26 @@ def new_words(**kinds):
             return form
         return add
 
+    @functools.cache
+    def parser_of(op):
+        parser = WordParser(op, add_help=False)
+        family[op][0](parser)
+        return parser
+
     def parse_problem(words, op=None):
         """The problem of `op`, by default the family's first, that a list of words describes; ValueError or TypeError in one line where
         they make no sense."""
         op = op or next(iter(family))
-        parser = WordParser(op, add_help=False)
-        family[op][0](parser)
-        return family[op][1](parser.parse_args(list(words)))
+        return family[op][1](parser_of(op).parse_args(list(words)))
     return words, family, small_ones, parse_problem
 
 
+@functools.cache
 def _signature(op):
     return inspect.signature(getattr(dnnkern, op)).parameters
 
 
+@functools.cache
 def _parameters(op, form):
     """The form's parameters but the operation, and the public function's that stand for its ``**options``."""
     _, *own = inspect.signature(form).parameters.values()
