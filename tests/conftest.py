@@ -31,7 +31,7 @@ with contextlib.suppress(OSError):  # where nothing can be kept, everything is c
         os.symlink(kept.folder() / _part, os.path.join(_CACHE, _part))
 for _name in ("DNNKERN_LOG", "DNNKERN_CHECK", "DNNKERN_SIM_POLICY", "DNNKERN_SIM_SEED", "COLUMNS"):
     os.environ.pop(_name, None)
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX takes most of a GPU's memory otherwise: of several processes, the first's
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else JAX takes most of a GPU at once, of several processes the first
 os.environ["DNNKERN_PREFER"] = "device"  # tests of what is chosen mean the choice of a GPU
 
 with warnings.catch_warnings():
