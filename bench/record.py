@@ -20,7 +20,7 @@ from dnnkern.report.rows import opened, records
 from . import code, drawn, run, shapes
 
 DTYPES = "bfloat16", "float16", "float32", "float8_e4m3fn"
-CHUNK = 48  # problems whose kernels are compiled together, while the chunk before them is measured
+CHUNK = 24  # problems whose kernels are compiled together, while the chunk before them is measured
 ROOM = 0.85    # of a device's memory: what takes more is left to larger devices
 TURNS = 7
 WINDOW = 2e-3  # seconds of a timed batch: most of the time is rest

@@ -85,10 +85,11 @@ except dnnkern.NotSupported as refused:
 # candidates only with `allow=`. The gradient of `grid_sample` has one: many output pixels read the same input pixel.
 
 # %%
-image, grid, dy = (rng.standard_normal(s).astype(np.float32) for s in ((1, 2, 6, 6), (1, 12, 12, 2), (1, 2, 12, 12)))
-scatter = dnnkern.problem("grid_sample_bwd", dy=dy, x=image, grid=np.tanh(grid))
+image, grid, dy = (cuda.to_device(np.tanh(rng.standard_normal(s).astype(np.float32)))
+                   for s in ((1, 2, 6, 6), (1, 12, 12, 2), (1, 2, 12, 12)))
+scatter = dnnkern.problem("grid_sample_bwd", dy=dy, x=image, grid=grid)
 for allow in (Note.NONE, Note.NONDETERMINISTIC):
     row = next(c for c in dispatch.explain("grid_sample_bwd", scatter, allow=allow) if c.algo == "atomic")
     print(f"allow={' '.join(allow.names) or 'NONE'}: atomic", row.reason or "is a candidate")
-runs = [dnnkern.grid_sample_bwd(*map(cuda.to_device, (dy, image, np.tanh(grid))))[0].copy_to_host() for _ in range(3)]
+runs = [dnnkern.grid_sample_bwd(dy, image, grid)[0].copy_to_host() for _ in range(3)]
 print("three runs bitwise identical:", all(np.array_equal(runs[0], run) for run in runs))
