@@ -5,7 +5,7 @@ The same program takes turns with and without overrides, in one process. Before 
 
 With ``--convert`` layers are swapped (`dnnkern.torch.convert`) instead of operators overridden. ``--losses 200`` trains instead of
 timing: with PyTorch, with PyTorch and other orders of additions, and with this library. ``--minutes 9`` trains that long without a pause,
-and a third of it with PyTorch: what becomes of the step's time and of the memory, and the energy of a step.
+and a ninth of it with PyTorch: what becomes of the step's time and of the memory, and the energy of a step.
 """
 import argparse
 import contextlib
@@ -83,7 +83,7 @@ def parser(sets):
     p.add_argument("--kernels", action="store_true", help="print the kernels that took longest")
     p.add_argument("--convert", action="store_true", help="swap layers instead of overriding operators")
     p.add_argument("--losses", type=int, metavar="N", help="compare the losses of N steps instead of timing")
-    p.add_argument("--minutes", type=float, metavar="N", help="train N minutes without a pause instead, and a third of it with PyTorch")
+    p.add_argument("--minutes", type=float, metavar="N", help="train N minutes without a pause instead, and a ninth of it with PyTorch")
     p.add_argument("--first", action="store_true", help="only run one step, and print what a process that finds its kernels waits for")
     p.add_argument("--raises", action="store_true", help="let what fails raise")
     p.add_argument("--json", metavar="FILE", help="append the rows as JSON lines")
@@ -307,7 +307,7 @@ def endured(name, args):
     with bench.overrides():
         bench.compiled()
         ours, joules = bench.endure(bench.ours(), 60 * args.minutes, readings)
-    eager, eager_joules = bench.endure(bench.made(), 20 * args.minutes, readings)
+    eager, eager_joules = bench.endure(bench.made(), 60 * args.minutes / 9, readings)
     times, first = [ms for ms, _, _ in ours], len(ours) // max(1, round(args.minutes))  # which are the first minute's
     late = times[first:] or times
     row = {"op": "torch", "problem": name, "ops": args.ops, "status": "ok", "minutes": args.minutes, "windows": ours,

@@ -22,8 +22,8 @@ from . import code, drawn, run, shapes
 DTYPES = "bfloat16", "float16", "float32", "float8_e4m3fn"
 CHUNK = 24  # problems whose kernels are compiled together, while the chunk before them is measured
 ROOM = 0.85    # of a device's memory: what takes more is left to larger devices
-TURNS = 7
-WINDOW = 2e-3  # seconds of a timed batch: most of the time is rest
+TURNS = 5
+WINDOW = 1e-3  # seconds of a timed batch: most of the time the device idles
 WITHIN = 2.0  # times the best predicted time: what should take longer is not measured, but for what is drawn at random
 
 
