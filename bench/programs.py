@@ -5,7 +5,7 @@ The same program takes turns with and without overrides, in one process. Before 
 
 With ``--convert`` layers are swapped (`dnnkern.torch.convert`) instead of operators overridden. ``--losses 200`` trains instead of
 timing: with PyTorch, with PyTorch and other orders of additions, and with this library. ``--minutes 9`` trains that long without a pause,
-and 40 s with PyTorch: what becomes of the step's time and of the memory, and the energy of a step.
+and 15 s with PyTorch: what becomes of the step's time and of the memory, and the energy of a step.
 """
 import argparse
 import contextlib
@@ -27,7 +27,7 @@ from .machine import machine
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS, WARM = 0.2, 0.5  # of one turn, and before it: what is repeated is launched as graphs from the 17th time on
 TOP = 12  # kernels that a row names
-ENERGY = 40  # seconds with PyTorch beside it: its time and energy alone are asked for
+ENERGY = 15  # seconds with PyTorch beside it: its time and energy alone are asked for
 WINDOWS = 54  # of a long training, ten seconds of nine minutes each
 SHUFFLES = 3  # orders of a batch's samples whose losses are compared
 TOLERANCE = 3e-2  # of the first losses, relative: they are computed in 16 bits
@@ -191,6 +191,7 @@ class Bench:
             count += steps
             steps = max(1, round(1e3 * seconds / WINDOWS / ms))
             found.append((ms, 0 if HOST_MEMORY else self.torch.cuda.memory_allocated(), readings.read()["sm_mhz"]))
+            print(f"{time.perf_counter() - started:6.1f} s: {ms:.2f} ms a step, {found[-1][1]} bytes", flush=True)
         after = readings.joules()
         return found, None if before is None else (after - before) / count
 
@@ -305,10 +306,10 @@ def trained(name, args):
 def endured(name, args):
     """A row: what becomes of a step's time and of the memory in a long training, and the energy of a step, beside PyTorch's."""
     bench, readings = Bench(name, args), sensors.of(dispatch.device_of(dispatch.current_device()))
+    eager, eager_joules = bench.endure(bench.made(), min(ENERGY, 60 * args.minutes), readings)
     with bench.overrides():
         bench.compiled()
         ours, joules = bench.endure(bench.ours(), 60 * args.minutes, readings)
-    eager, eager_joules = bench.endure(bench.made(), min(ENERGY, 60 * args.minutes), readings)
     times, first = [ms for ms, _, _ in ours], len(ours) // max(1, round(args.minutes))  # which are the first minute's
     late = times[first:] or times
     row = {"op": "torch", "problem": name, "ops": args.ops, "status": "ok", "minutes": args.minutes, "windows": ours,
