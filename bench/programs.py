@@ -310,8 +310,8 @@ def endured(name, args):
     with bench.overrides():
         bench.compiled()
         ours, joules = bench.endure(bench.ours(), 60 * args.minutes, readings)
-    times, first = [ms for ms, _, _ in ours], len(ours) // max(1, round(args.minutes))  # which are the first minute's
-    late = times[first:] or times
+    times, minute = [ms for ms, _, _ in ours], max(1, len(ours) // max(1, round(args.minutes)))
+    late = [statistics.median(times[at:at + minute]) for at in range(minute, len(times) - minute + 1, minute)] or times  # after the first
     row = {"op": "torch", "problem": name, "ops": args.ops, "status": "ok", "minutes": args.minutes, "windows": ours,
            "eager_windows": eager, "ours_ms": statistics.median(times), "eager_ms": statistics.median(ms for ms, _, _ in eager),
            "drift": max(late) / min(late) - 1, "growth": ours[-1][1] - ours[min(1, len(ours) - 1)][1]}

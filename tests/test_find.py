@@ -5,6 +5,7 @@ import json
 import math
 import multiprocessing
 import sys
+import time
 import warnings
 from types import SimpleNamespace
 
@@ -470,3 +471,6 @@ def test_batches_walk_through_the_sets():
 def test_host_time_is_not_measured_where_the_queue_would_fill():
     assert timing.host_seconds(lambda: None, lambda: None, device_seconds=0.1) is None
     assert timing.host_seconds(lambda: None, lambda: None) >= 0
+    calls = []
+    assert timing.host_seconds(lambda: calls.append(time.sleep(2e-3)), lambda: None, repeats=3, limit=0.02) >= 2e-3
+    assert 50 + 3 * 5 <= len(calls) <= 50 + 3 * 10

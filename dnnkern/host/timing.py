@@ -301,11 +301,14 @@ def host_seconds(call, synchronize, *, device_seconds=0.0, calls=200, repeats=15
     synchronize : callable()
         Waits for it, outside the timed region.
     device_seconds : float
-        What the device takes for one call; `calls` is lowered so that a repeat stays within `limit` seconds.
+        What the device takes for one call; `calls` is lowered so that a repeat takes neither it nor the host more than `limit` seconds.
     """
     calls = min(calls, int(limit / max(device_seconds, 1e-9)))
     if calls < 5:
         return None
+    least = math.inf
     for _ in range(min(calls, 50)):  # the first calls find cold caches
+        start = time.perf_counter()
         call()
-    return _loops(call, synchronize, calls, repeats, is_waited_for=False)
+        least = min(least, time.perf_counter() - start)
+    return _loops(call, synchronize, max(5, min(calls, int(limit / max(least, 1e-9)))), repeats, is_waited_for=False)
