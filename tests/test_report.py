@@ -106,7 +106,7 @@ def committed(tmp_path_factory):
 @functools.cache
 def raw_rows():
     """All lines of bench/results, read here anew."""
-    return [json.loads(line) for path in RESULTS for line in path.read_text().splitlines() if line.strip()]
+    return [json.loads(line) for path in RESULTS for line in rows.opened(path, "rt") if line.strip()]
 
 
 def test_the_page_is_small_and_loads_nothing(committed):
