@@ -21,7 +21,8 @@ ACCESSES = {*STORES, "LDG", "LDGSTS", "UTMALDG", "UBLKCP", "LD"}
 # Read what they are given before they wait: the first launch of these algorithms is not dependent, so all before it has ended.
 READ_AHEAD = "planes", "columns"
 FEW = [("matmul", "wgmma"), ("matmul", "mma"), ("conv_fwd", "halo_wgmma"), ("sdpa_fwd", "flash_wgmma_bf16x6"), ("reduce", "two_stage"),
-       ("batch_norm_train_fwd", "planes"), ("layer_norm_bwd", "cluster")]
+       ("batch_norm_train_fwd", "planes"), ("layer_norm_bwd", "cluster"), ("activation_fwd", "vector"), ("activation_bwd", "rows"),
+       ("embedding_fwd", "rows"), ("concat", "batch"), ("softmax_fwd", "warp"), ("layer_norm_fwd", "block"), ("mse_loss_fwd", "vector")]
 
 
 def unpredicated(line):

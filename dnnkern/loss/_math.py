@@ -6,12 +6,12 @@ from typing import Callable, NamedTuple
 
 from ..device import device_function, f32, f64, i64
 from ..device.convert import element
-from ..device.fastmath import ex2, exp, exp_fast, fabs, fma, maximum, rcp
+from ..device.fastmath import exp, exp_fast, fabs, maximum, rcp
 
 IGNORED, INVALID = -1, -2  # labels that are no class
 # Names of the arrays that a row has offsets in.
 FORWARD, BACKWARD = ("scores", "targets", "loss", "lse"), ("dloss", "scores", "targets", "lse", "gradient")
-NEGATIVE_INFINITY, LOG2E, LN2 = -math.inf, 1.4426950408889634, 0.6931471805599453
+NEGATIVE_INFINITY = -math.inf
 
 
 @dataclass(frozen=True)
@@ -74,20 +74,12 @@ class Terms(NamedTuple):
     """Device functions of a `Kind`.
 
     power(d)
-        exp(d). In float32 two instructions: a difference loses nothing in them that its rounding has not lost.
-    level(m)
-        What `rise` takes for a maximum m: in float32 its multiple by log2(e), rounded, so that `rise` is two instructions and one
-        rounding.
-    shift(level)
-        The level, but 0 for -inf: where nothing is there yet to be summed.
-    rise(x, level)
-        exp(x - m).
-    drop(d)
-        What a sum is multiplied by where its level becomes another, by the difference d of levels.
-    gap(x, m)
-        m - x, consistent with `rise`: what x lacks to the level.
+        exp(d). In float32 two instructions: a difference loses nothing in them that its rounding has not lost. Scores are subtracted before
+        they are scaled: so however large they are, the greatest has the power 1.
+    shift(m)
+        A maximum, but 0 for -inf: where nothing is there yet to be summed.
     merge(m, total, m2, total2, n)
-        Two maxima, and sums of `rise` by their levels.
+        Two maxima, and sums of powers below them.
     anchor(x)
         x, but 0 where it is not finite: what to subtract from scores before they are summed.
     label(targets, at, classes, ignore)
@@ -101,11 +93,7 @@ class Terms(NamedTuple):
         lacks; `aimed` and `sum_aimed` are the sum of `aim` over the classes, and that of its products with scores above the anchor.
     """
     power: Callable
-    level: Callable
     shift: Callable
-    rise: Callable
-    drop: Callable
-    gap: Callable
     merge: Callable
     anchor: Callable
     label: Callable
@@ -132,48 +120,15 @@ def make_terms(kind) -> Terms:
     WEIGHTED, SMOOTH, SOFT = bool(kind.weight), kind.smooth, kind.soft
     load_weight = element(kind.weight or kind.dtype).load
 
-    if kind.compute == "float64":
-        @device_function
-        def level(m):
-            return m
-
-        @device_function
-        def rise(x, low):
-            return exp(x - low)
-
-        @device_function
-        def gap(x, m):
-            return m - x
-
-        @device_function
-        def drop(d):
-            return exp(d)
-    else:
-        @device_function
-        def level(m):
-            return m * Real(LOG2E)
-
-        @device_function
-        def rise(x, low):
-            return ex2(fma(x, Real(LOG2E), Real(-low)))
-
-        @device_function
-        def gap(x, m):
-            return Real(-fma(x, Real(LOG2E), Real(-(m * Real(LOG2E))))) * Real(LN2)
-
-        @device_function
-        def drop(d):
-            return ex2(d)
-
     @device_function
-    def shift(low):
-        return Real(0) if low == Real(NEGATIVE_INFINITY) else low
+    def shift(m):
+        return Real(0) if m == Real(NEGATIVE_INFINITY) else m
 
     @device_function
     def merge(m, total, m2, total2, n):
         top = maximum(m, m2)
-        low = shift(level(top))
-        return top, total * drop(level(m) - low) + total2 * drop(level(m2) - low)
+        low = shift(top)
+        return top, total * power(m - low) + total2 * power(m2 - low)
 
     @device_function
     def anchor(x):
@@ -218,7 +173,7 @@ def make_terms(kind) -> Terms:
         elif label < 0:
             loss = Real(math.nan)
         return loss
-    return Terms(power, level, shift, rise, drop, gap, merge, anchor, label, weigh, aim, conclude)
+    return Terms(power, shift, merge, anchor, label, weigh, aim, conclude)
 
 
 @functools.cache

@@ -92,7 +92,7 @@ def build(problem, device, config):
         Launch(kernel(p.dtype, p.compute, p.each, p.is_forward, len(sizes)), (blocks, 1, 1), (THREADS, 1, 1), arguments),)
     if not added:
         return launches
-    return (*launches, *fold_launches(p.compute, 0, None, ("loss", 0), blocks, p.scale, blocks * ITEMSIZE[p.compute]))
+    return (*launches, *fold_launches(device, p.compute, 0, None, ("loss", 0), blocks, p.scale, blocks * ITEMSIZE[p.compute]))
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)

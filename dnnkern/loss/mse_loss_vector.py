@@ -13,6 +13,7 @@ from ..device.groups import make_flight, make_reader, make_writer
 from ..device.index import ceil_div
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.ahead import make_begin
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, narrow_rate, occupied, overlap, tail
 from ..host.dtypes import ITEMSIZE
@@ -81,7 +82,7 @@ def estimate(problem, device, config):
 
 
 @functools.cache
-def kernel(dtype, compute, each, forward, config):
+def kernel(dtype, compute, each, forward, config, dependent):
     """Losses, or gradients, of elements that are neighbours."""
     Real, load, store = f64 if compute == "float64" else f32, element(dtype).load, element(dtype).store
     COUNT, WORDS = config.count, config.words
@@ -90,12 +91,13 @@ def kernel(dtype, compute, each, forward, config):
     NUMBER, NUMBERS, fetch_loss, unpack_loss = make_reader(compute, VECTOR, WORDS)
     LOSSES = COUNT * NUMBERS if each and not forward else 1
     put_loss, put = make_writer(compute, VECTOR, WORDS), make_writer(dtype, VECTOR, WORDS)
-    reduce = make_block_reduce(add, THREADS)
+    reduce, begin = make_block_reduce(add, THREADS), make_begin(dependent)
     READS, TURN = each and not forward, THREADS * COUNT
     BLOCKS = 2 if READS and COUNT * VECTOR > 16 else 4  # a third array in registers, of twice the words beside 16-bit ones
 
     @jit(launch_bounds=(THREADS, BLOCKS))
     def mse_loss_vector(x, target, loss, dx, size, scale):
+        begin()
         a, b = cuda.local.array(LENGTH, SCALAR), cuda.local.array(LENGTH, SCALAR)
         losses, some, others = cuda.local.array(LOSSES, NUMBER), cuda.local.array(VECTOR, Real), cuda.local.array(VECTOR, Real)
         slopes = cuda.local.array(VECTOR, Real)
@@ -159,10 +161,12 @@ def build(problem, device, config):
     loss = Argument(numbers, "workspace") if added else Argument(numbers, "loss" if p.is_forward else "dloss")
     arguments = (Argument(pointer, "x"), Argument(pointer, "target"), loss, Argument(pointer, "x" if p.is_forward else "dx"),
                  Argument("int64", p.x.size), Argument(p.compute, p.scale))
-    rows = Launch(kernel(p.dtype, p.compute, p.each, p.is_forward, config), (blocks, 1, 1), (THREADS, 1, 1), arguments)
+    dependent = device.capability >= (9, 0)
+    rows = Launch(kernel(p.dtype, p.compute, p.each, p.is_forward, config, dependent), (blocks, 1, 1), (THREADS, 1, 1), arguments,
+                  dependent=dependent)
     if not added:
         return (rows,)
-    return rows, *fold_launches(p.compute, 0, None, ("loss", 0), blocks, p.scale, blocks * ITEMSIZE[p.compute])
+    return rows, *fold_launches(device, p.compute, 0, None, ("loss", 0), blocks, p.scale, blocks * ITEMSIZE[p.compute])
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="vector", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)

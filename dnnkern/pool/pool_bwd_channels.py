@@ -18,6 +18,7 @@ from ..device.groups import make_reader, make_writer, scalar_of
 from ..device.index import ceil_div
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.ahead import make_begin
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, tail
 from ..host.launch import Argument, Launch
@@ -129,7 +130,7 @@ def seconds(problem, config, lines, device):
 
 
 @functools.cache
-def kernel(config):
+def kernel(config, dependent):
     """dx[n, d, h, w, c] = the sum of the gradients that belong to the pixel."""
     Total, V, ROWS, COLUMNS, OUTPUTS = scalar_of(config.dtype), config.channels, config.rows, config.columns, config.outputs
     MAX, WIDTH, coordinates = config.index is not None, WORDS.get(config.index, 1), make_coordinates(config.width_fastest)
@@ -142,8 +143,11 @@ def kernel(config):
     BUFFER, INDICES, TOTALS = OUTPUTS * LENGTH, OUTPUTS * V * WIDTH if MAX else 1, ROWS * COLUMNS * V
     BLOCKS = 2 if config.index == "int64" and BUFFER + INDICES > THREE_BLOCKS else 3
 
+    wait = make_begin(dependent)
+
     @jit(launch_bounds=(THREADS, BLOCKS))
     def pool_bwd_channels(dy, index, dx, threads, chunks, axes, extents, x_stride, y_stride, index_stride):
+        wait()
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < threads:
             raw, indices = cuda.local.array(BUFFER, Raw), cuda.local.array(INDICES, u32)
@@ -205,7 +209,8 @@ def build(problem, device, config):
     index = Argument(f"{config.index}*", "index") if config.index else Argument(pointer, "dy")
     given = (Argument(pointer, "dy"), index, Argument(pointer, "dx"), Argument("int32", units),
              *arguments(problem, _patches(problem, config.rows, config.columns), problem.c // config.channels))
-    return (Launch(kernel(config), blocks(units, THREADS), (THREADS, 1, 1), given),)
+    dependent = device.capability >= (9, 0)
+    return (Launch(kernel(config, dependent), blocks(units, THREADS), (THREADS, 1, 1), given, dependent=dependent),)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="channels", supports=supports, workspace=workspace, estimate=estimate, build=build,

@@ -27,7 +27,7 @@ def estimate(problem, device, config):
 
 def build(problem, device, config):
     """One launch."""
-    return launches(problem, 1, True)
+    return launches(problem, 1, True, device)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="elements", supports=supports, workspace=workspace, estimate=estimate, build=build,

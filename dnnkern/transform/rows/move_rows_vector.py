@@ -6,6 +6,7 @@ from ...device import cuda, jit, u32
 from ...device.index import divide_remainder, divisor
 from ...device.vec import advance
 from ...dispatch import Algorithm
+from ...engine.ahead import make_begin
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, sector_waste, tail
 from ...engine.vectors import make_unit_moves, unit_of, word_of
@@ -62,13 +63,16 @@ def estimate(problem, device, config):
 
 
 @functools.cache
-def kernel(config):
+def kernel(config, dependent):
     """y[target[i]] = x[source[i]], a unit a thread."""
     load, store, _, _, WORDS = make_unit_moves(config.unit, config.itemsize)
     SOURCE, TARGET, IN_UNIT = config.source, config.target, config.unit * word_of(config.itemsize)[2] // config.itemsize
 
+    begin = make_begin(dependent)
+
     @jit(launch_bounds=THREADS)
     def move_rows_vector(x, source, target, y, count, units, x_rows, y_rows, x_row, y_row, source_step, target_step):
+        begin()
         index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index < count:
             words = cuda.local.array(WORDS, u32)
@@ -94,7 +98,8 @@ def build(problem, device, config):
                  Argument("uint32x3", divisor(_units(p))), Argument("int32", p.x.shape[0]), Argument("int32", p.y.shape[0]),
                  *(Argument("int64", t.strides[0] * scale) for t in (p.x, p.y)),
                  *(Argument("int64", 0 if t is None else t.strides[0]) for t in rows))
-    return (Launch(kernel(config), (-(-count // THREADS), 1, 1), (THREADS, 1, 1), arguments),)
+    dependent = device.capability >= (9, 0)
+    return (Launch(kernel(config, dependent), (-(-count // THREADS), 1, 1), (THREADS, 1, 1), arguments, dependent=dependent),)
 
 
 ALGORITHM = Algorithm(op="move_rows", name="vector", supports=supports, workspace=workspace, estimate=estimate, build=build)
