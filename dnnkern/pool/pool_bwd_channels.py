@@ -71,6 +71,14 @@ def outputs_covering(problem, axis, pixels):
     return min(m, (problem.dilations[axis] * (problem.taps[axis] - 1) + pixels - 1) // step + 1)
 
 
+def outputs_met(problem, axis, pixels):
+    """How many outputs along an axis cover a run of so many pixels: of adaptive windows, whose extents differ, on average."""
+    n, m = problem.image[axis], problem.out[axis]
+    if problem.adaptive:
+        return min(m, (n + m - math.gcd(n, m) + m * (pixels - 1)) / n)
+    return outputs_covering(problem, axis, pixels)
+
+
 def dilated_refusal(problem):
     """Why averages are `naive`'s."""
     if not problem.is_max and set(problem.dilations) != {1}:
@@ -119,8 +127,9 @@ def seconds(problem, config, lines, device):
     """What a thread for a patch takes: instructions of each output, and of each of its channels and pixels of the patch, and for either
     array `lines` bytes of the L1's time a thread. Overlapped times show in part."""
     units, pixels = _units(problem, config), config.rows * config.columns
-    row = ceil_div(outputs_covering(problem, 2, config.columns), config.outputs) * config.outputs
-    gathered = outputs_covering(problem, 0, 1) * outputs_covering(problem, 1, config.rows) * row
+    row = outputs_met(problem, 2, config.columns)
+    row = row if problem.adaptive else ceil_div(row, config.outputs) * config.outputs
+    gathered = outputs_met(problem, 0, 1) * outputs_met(problem, 1, config.rows) * row
     base, pixel = (COST.maximum, COST.maximum_pixel) if problem.is_max else (COST.average, COST.average_pixel)
     each = base + COST.pixel * pixels + gathered * (COST.output + config.channels * (1 + pixel * pixels))
     accesses = 1 + ceil_div(config.channels * WORDS.get(problem.index_dtype, 0), 4)
