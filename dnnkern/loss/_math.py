@@ -6,12 +6,13 @@ from typing import Callable, NamedTuple
 
 from ..device import device_function, f32, f64, i64
 from ..device.convert import element
-from ..device.fastmath import exp, exp_fast, fabs, maximum, rcp
+from ..device.fastmath import ex2, exp, exp_fast, fabs, fma, maximum, rcp
 
 IGNORED, INVALID = -1, -2  # labels that are no class
 # Names of the arrays that a row has offsets in.
 FORWARD, BACKWARD = ("scores", "targets", "loss", "lse"), ("dloss", "scores", "targets", "lse", "gradient")
-NEGATIVE_INFINITY = -math.inf
+NEGATIVE_INFINITY, LOG2E, LN2 = -math.inf, 1.4426950408889634, 0.6931471805599453
+FAR = 2.0 ** 30  # scores beyond it are 64 apart or equal
 
 
 @dataclass(frozen=True)
@@ -74,12 +75,20 @@ class Terms(NamedTuple):
     """Device functions of a `Kind`.
 
     power(d)
-        exp(d). In float32 two instructions: a difference loses nothing in them that its rounding has not lost. Scores are subtracted before
-        they are scaled: so however large they are, the greatest has the power 1.
+        exp(d). In float32 two instructions: a difference loses nothing in them that its rounding has not lost.
     shift(m)
-        A maximum, but 0 for -inf: where nothing is there yet to be summed.
+        A maximum, or its level, but 0 for -inf: where nothing is there yet to be summed.
+    scale(m)
+        What scores are multiplied by below a maximum m: in float32 log2(e), so that `rise` is two instructions and one rounding. Where m is
+        so large that the rounding of its level, m times the scale, would count, 1, which is exact: others are too far below to count.
+    rise(x, s, low)
+        exp(x - m), by the scale s and the level of m.
+    drop(m, s, low)
+        What a sum of `rise` below m is multiplied by where scale and level become these of a greater maximum.
+    excess(m)
+        The logarithm of what a sum of `rise` below m is too large by, since the level is rounded.
     merge(m, total, m2, total2, n)
-        Two maxima, and sums of powers below them.
+        Two maxima, and sums of `rise` below them.
     anchor(x)
         x, but 0 where it is not finite: what to subtract from scores before they are summed.
     label(targets, at, classes, ignore)
@@ -94,6 +103,10 @@ class Terms(NamedTuple):
     """
     power: Callable
     shift: Callable
+    scale: Callable
+    rise: Callable
+    drop: Callable
+    excess: Callable
     merge: Callable
     anchor: Callable
     label: Callable
@@ -124,11 +137,46 @@ def make_terms(kind) -> Terms:
     def shift(m):
         return Real(0) if m == Real(NEGATIVE_INFINITY) else m
 
+    if kind.compute == "float64":
+        @device_function
+        def scale(m):
+            return Real(1)
+
+        @device_function
+        def rise(x, s, low):
+            return exp(x - low)
+
+        @device_function
+        def drop(m, s, low):
+            return exp(m - low)
+
+        @device_function
+        def excess(m):
+            return Real(0)
+    else:
+        @device_function
+        def scale(m):
+            return Real(LOG2E) if fabs(m) < Real(FAR) else Real(1)
+
+        @device_function
+        def rise(x, s, low):
+            return ex2(fma(x, s, Real(-low)))
+
+        @device_function
+        def drop(m, s, low):
+            return ex2(m * s - low)
+
+        @device_function
+        def excess(m):
+            s = scale(m)
+            return fma(m, s, Real(-(m * s))) * Real(LN2) if fabs(m) < Real(math.inf) else Real(0)
+
     @device_function
     def merge(m, total, m2, total2, n):
         top = maximum(m, m2)
-        low = shift(top)
-        return top, total * power(m - low) + total2 * power(m2 - low)
+        s = scale(top)
+        low = shift(top * s)
+        return top, total * drop(m, s, low) + total2 * drop(m2, s, low)
 
     @device_function
     def anchor(x):
@@ -173,7 +221,7 @@ def make_terms(kind) -> Terms:
         elif label < 0:
             loss = Real(math.nan)
         return loss
-    return Terms(power, shift, merge, anchor, label, weigh, aim, conclude)
+    return Terms(power, shift, scale, rise, drop, excess, merge, anchor, label, weigh, aim, conclude)
 
 
 @functools.cache

@@ -109,11 +109,12 @@ def in_flight(problem):
 # ---- device functions of a row
 
 @functools.cache
-def make_look(kind):
+def make_look(kind, powers=False):
     """Device functions ``look(targets, to, weight, weight_step, classes, ignore)`` -> (label, its weight), and ``finish(...)``, which
-    writes the logarithm of a row's sum of exponentials and returns its loss, written too where each row keeps its own."""
+    writes the logarithm of a row's sum of exponentials, of `power` or else of `rise`, and returns its loss, also written where each row has
+    its own."""
     do, Real = make_terms(kind), kind.real
-    label_of, weigh, conclude, SOFT, EACH = do.label, do.weigh, do.conclude, kind.soft, kind.each
+    label_of, weigh, conclude, excess, SOFT, EACH = do.label, do.weigh, do.conclude, do.excess, kind.soft, kind.each
 
     @device_function
     def look(targets, to, weight, weight_step, classes, ignore):
@@ -126,7 +127,7 @@ def make_look(kind):
 
     @device_function
     def finish(loss, loss_at, lse, lse_at, label, score, w, m, total, base, aimed, sum_aimed, keep, share):
-        z = log(total)
+        z = log(total) if powers else log(total) - excess(m)
         lse[lse_at] = m + z
         value = conclude(label, m - score + z, m - base + z, aimed, sum_aimed, w, keep, share)
         if EACH:
@@ -204,9 +205,10 @@ def forward_kernel(config, dependent):
                 load_rest_aims(rest_aims, t, prologue, vectors, n, lane)
             for k in range(EDGES):
                 m = maximum(m, edges[k])
-            low = do.shift(m)
+            s = do.scale(m)
+            low = do.shift(m * s)
             for k in range(EDGES):
-                total += do.power(edges[k] - low)
+                total += do.rise(edges[k], s, low)
                 if SHARES:
                     j = lane + k * LANES
                     i = j if j < prologue else j + vectors * E
@@ -228,13 +230,14 @@ def forward_kernel(config, dependent):
                 vec.unpack(values, words, c)
                 for e in range(E):
                     m = maximum(m, values[e])
-            low = do.shift(m)
-            total = total * do.power(old - low)
+            s = do.scale(m)
+            low = do.shift(m * s)
+            total = total * do.drop(old, s, low)
             hold(words)
             for c in range(REGISTERS):
                 vec.unpack(values, words, c)
                 for e in range(E):
-                    total += do.power(values[e] - low)
+                    total += do.rise(values[e], s, low)
                 if SHARES:
                     i = lane + c * LANES
                     if i < left:
