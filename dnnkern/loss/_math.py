@@ -164,7 +164,8 @@ def make_terms(kind) -> Terms:
 
         @device_function
         def drop(m, s, low):
-            return ex2(m * s - low)
+            level_error = fma(m, s, Real(-(m * s)))  # so that a product which the compiler does not round is as if it were
+            return ex2(fma(m, s, Real(-low)) - level_error) if m > Real(NEGATIVE_INFINITY) else Real(0)
 
         @device_function
         def excess(m):
