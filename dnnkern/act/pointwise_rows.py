@@ -13,9 +13,9 @@ from ..device import cuda, i32, jit
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..dispatch import Algorithm
-from ..engine.ahead import make_begin
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
-from ..engine.cost import LAUNCH, memory_seconds, overlap, tail
+from ..engine.cost import LAUNCH, Cost, memory_seconds, overlap, tail
 from ..engine.lanes import make_lead, rows_refusal
 from ..engine.vectors import word_of
 from ..host.dtypes import ITEMSIZE
@@ -94,8 +94,9 @@ def estimate(problem, device, config):
     threads = _threads(form, work)
     moved = memory_seconds(sector_bytes(problem, work.units), device) * waiting(problem, work)
     busy = overlap(memory=moved, issue=kernel_issue_seconds(problem, threads, work, config.dims, device))
-    return LAUNCH + busy.slowed(tail=tail(ceil_div(threads, THREADS), COST.blocks, device),
-                                slower=COST.slower + COST.slower_chunk * work.lanes) + slope_cost(problem, device)
+    late = Cost(waves=COST.start + COST.chunk * work.lanes)
+    return LAUNCH + late + busy.slowed(tail=tail(ceil_div(threads, THREADS), COST.blocks, device),
+                                       slower=COST.slower + COST.slower_chunk * work.lanes) + slope_cost(problem, device)
 
 
 @functools.cache
@@ -103,7 +104,7 @@ def kernel(config, dependent):
     """y[...], z[...] = f(a[...], b[...], c[...]), a chunk of some rows a thread."""
     work = config.work
     LANES, LENGTH = work.lanes, work.elements
-    start = make_begin(dependent)
+    start = make_follow(dependent)
     run, offsets = make_lanes(work), make_offsets(config.dims, config.wide)
     lead_of = make_lead(ITEMSIZE[work.dtypes[work.inputs]], work.align)
     A_SCALE, B_SCALE, C_SCALE, Y_SCALE, Z_SCALE = five([word_of(ITEMSIZE[d])[2] for d in work.dtypes], work.inputs)

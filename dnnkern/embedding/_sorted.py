@@ -15,7 +15,7 @@ from ..device import cuda, device_function, i32, i64, jit
 from ..device.block import add, make_block_reduce
 from ..device.index import ceil_div
 from ..device.warp import ballot, lane_id, scan_sum, warp_id
-from ..engine.ahead import make_begin
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, Cost
 from ..engine.ranks import before, count_lanes, make_peers
@@ -64,7 +64,7 @@ def make_key(index_dtype):
 def kernel(index_dtype, shift, dependent):
     """Where rows begin in the sorted list; its positions and their rows."""
     key, peers, ROWS, TOTALS = make_key(index_dtype), make_peers(shift), 1 << shift, 2 * WARPS
-    reduce, begin, OWN = make_block_reduce(add, SORT), make_begin(dependent), 32 * ITEMS
+    reduce, begin, OWN = make_block_reduce(add, SORT), make_follow(dependent), 32 * ITEMS
 
     @jit(launch_bounds=SORT)
     def embedding_sort(indices, starts, order, keys, positions, rows, padding, step):

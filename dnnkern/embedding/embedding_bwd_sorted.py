@@ -22,7 +22,7 @@ from ..device.groups import access_words, make_reader, make_writer
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..dispatch import Algorithm
-from ..engine.ahead import make_begin
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, occupied, overlap
 from ..engine.offsets import LIMIT
@@ -144,7 +144,7 @@ def slices_kernel(config, dependent):
     """sums[2 * slice], sums[2 * slice + 1] = those of the slice's first and last row, where they are long."""
     Total, V, BITS, compute = COMPUTE[element(config.dtype).compute], config.columns, config.slice_bits, element(config.dtype).compute
     gather, put, LENGTH = _gather(config), make_writer(compute, V, config.sum_words), 1 << config.slice_bits
-    wait = make_begin(dependent)
+    wait = make_follow(dependent)
 
     @jit(launch_bounds=THREADS)
     def embedding_slices(dy, starts, order, keys, sums, threads, chunks, rows, columns, dy_step):
@@ -173,7 +173,7 @@ def rows_kernel(config, dependent):
     Total, V, BITS, compute = COMPUTE[element(config.dtype).compute], config.columns, config.slice_bits, element(config.dtype).compute
     Raw, SUM, fetch, unpack = make_reader(compute, V, config.sum_words)
     gather, put, LENGTH = _gather(config), make_writer(config.dtype, V, config.words), 1 << config.slice_bits
-    BY_FREQUENCY, BUFFER, wait = config.by_frequency, FLIGHT * SUM, make_begin(dependent)
+    BY_FREQUENCY, BUFFER, wait = config.by_frequency, FLIGHT * SUM, make_follow(dependent)
 
     @jit(launch_bounds=THREADS)
     def embedding_bwd_sorted(dy, starts, order, sums, dweight, threads, chunks, columns, dy_step, row_step):

@@ -11,7 +11,7 @@ from ..device import cuda, i32, i64, jit, u32
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..dispatch import Algorithm
-from ..engine.ahead import make_begin
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, narrow_rate, overlap
 from ..engine.offsets import LIMIT
@@ -94,7 +94,7 @@ def estimate(problem, device, config):
 def kernel(config, index_dtype, dependent):
     """y[p, u] = weight[indices[p], u] for the units u of a row."""
     load, store, _, _, WORDS = make_unit_moves(config.unit, config.itemsize)
-    begin, FLIGHT = make_begin(dependent), config.flight
+    begin, FLIGHT = make_follow(dependent), config.flight
     ELEMENTS, BUFFER = config.unit // config.itemsize * word_of(config.itemsize)[2], FLIGHT * WORDS
     ONES, Index = 2 ** (8 * min(4, config.unit)) - 1, i64 if index_dtype == "int64" else i32
 

@@ -17,7 +17,7 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.rows import LIMIT, Dim, RowLayout, RowForm, make_row, make_row_offsets, row_arguments
 from ..device.vec import advance, pin
 from ..device.warp import make_reduce
-from ..engine.ahead import make_begin
+from ..engine.ahead import make_follow
 from ..host.launch import Argument
 from ._math import BACKWARD, FORWARD, Kind, kind_of, make_inverse, make_slope, make_terms
 from ._totals import loss_arguments, totals_arguments, weight_argument, weight_step
@@ -154,7 +154,7 @@ def forward_kernel(config, dependent):
     SCRATCH = 1 if NARROW and not TOGETHER else THREADS // 8
     SCRATCH_SHARES = THREADS // 8 if SHARES and not NARROW else 1
     merge_block, merge_two = make_block_reduce_pair(do.merge, THREADS), make_block_reduce_pair(merge_sums, THREADS)
-    row_offsets, hold, begin = make_row_offsets(config.dims, FORWARD), pin(WORDS), make_begin(dependent)
+    row_offsets, hold, begin = make_row_offsets(config.dims, FORWARD), pin(WORDS), make_follow(dependent)
     if NARROW:
         widest, whole = make_reduce(maximum, LANES), make_reduce(add, LANES)
 
@@ -296,7 +296,7 @@ def backward_kernel(config, dependent):
     THREADS, BLOCKS, LANES, SPLIT = config.threads, config.blocks, config.lanes, config.split
     ROWS, LOG, NARROW, TURN = THREADS // LANES, LANES.bit_length() - 1, LANES <= 32, LANES * REGISTERS
     SCRATCH, SUMMED = THREADS // 16 if SOFT and not NARROW else 1, SOFT and not SPLIT
-    row_offsets, begin = make_row_offsets(config.dims, BACKWARD), make_begin(dependent)
+    row_offsets, begin = make_row_offsets(config.dims, BACKWARD), make_follow(dependent)
     reduce_narrow, reduce_block = make_reduce(add, min(LANES, 32)), make_block_reduce(add, THREADS)
 
     @device_function

@@ -10,7 +10,7 @@ from ..device.block import add, make_block_reduce, make_block_reduce_pair, merge
 from ..device.convert import element
 from ..device.index import ceil_div
 from ..device.rows import Dim, RowForm, make_row_offsets, make_row_offsets64, row_arguments, row_arguments64
-from ..engine.ahead import make_begin
+from ..engine.ahead import make_follow
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ._math import IGNORED, kind_of, make_inverse, make_terms
@@ -33,7 +33,7 @@ def threads_of(count):
 def fold_kernel(compute, weighted, last, threads, dependent):
     """The sum of a stretch of values, and of weights; the `last` launch, of one block, divides by these or multiplies by `scale`."""
     Real, reduce = TYPES[compute], make_block_reduce_pair(merge_sums, threads)
-    THREADS, SCRATCH, inverse, begin = threads, threads // 8, make_inverse(compute), make_begin(dependent)
+    THREADS, SCRATCH, inverse, begin = threads, threads // 8, make_inverse(compute), make_follow(dependent)
 
     @jit(launch_bounds=THREADS)
     def loss_fold(values, weights, sums, sums_of_weights, count, per, scale):
@@ -122,7 +122,7 @@ def loss_launches(problem, count, device):
 def weigh_kernel(kind, dims, whole, threads, wide, dependent):
     """The sum of the weights of a stretch of rows' labels; with `whole` that of all classes' weights, by the first block."""
     Real, do, reduce = kind.real, make_terms(kind), make_block_reduce(add, threads)
-    label, weigh, THREADS, SCRATCH, begin = do.label, do.weigh, threads, threads // 16, make_begin(dependent)
+    label, weigh, THREADS, SCRATCH, begin = do.label, do.weigh, threads, threads // 16, make_follow(dependent)
     row_offsets = (make_row_offsets64 if wide else make_row_offsets)(dims, ("targets",))
 
     @jit(launch_bounds=THREADS)

@@ -16,7 +16,7 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.rows import Dim, RowLayout, RowForm, make_row, make_row_offsets, row_arguments
 from ..device.vec import advance, pin
 from ..dispatch import Algorithm
-from ..engine.ahead import make_begin
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, flight_rate, issue_seconds, memory_seconds, occupied, overlap, sector_waste, tail
 from ..host.launch import Argument, Launch
@@ -125,7 +125,7 @@ def forward_kernel(config, dependent):
     vec, do, (look, finish) = make_row(layout), make_terms(kind), make_look(kind, powers=True)
     power, shift, anchor, weigh, aim, load = do.power, do.shift, do.anchor, do.weigh, do.aim, element(kind.dtype).load
     Real, E, WORDS, NOTHING, BATCH = kind.real, layout.elements, layout.words, -math.inf, config.batch
-    SOFT, SHARES, COUNTED, begin = kind.soft, kind.shares, kind.soft or bool(kind.weight), make_begin(dependent)
+    SOFT, SHARES, COUNTED, begin = kind.soft, kind.shares, kind.soft or bool(kind.weight), make_follow(dependent)
     MORE, SUMS, EACH, MEAN, SCRATCH = WORDS if SOFT else 1, E if SHARES else 1, kind.each, kind.mean, THREADS // 8
     row_offsets, hold, reduce = make_row_offsets(config.dims, FORWARD), pin(WORDS), make_block_reduce_pair(merge_sums, THREADS)
 
@@ -229,7 +229,7 @@ def backward_kernel(config, dependent):
     Real, E, WORDS, BATCH, inverse = kind.real, layout.elements, layout.words, config.batch, make_inverse(kind.compute)
     SOFT, SHARES, WEIGHTED, MEAN, READS = kind.soft, kind.shares, bool(kind.weight), kind.mean, kind.reads
     MORE = WORDS if SOFT else 1
-    row_offsets, begin = make_row_offsets(config.dims, BACKWARD), make_begin(dependent)
+    row_offsets, begin = make_row_offsets(config.dims, BACKWARD), make_follow(dependent)
 
     @jit(launch_bounds=(THREADS, 3))
     def cross_entropy_bwd_columns(dloss, scores, targets, lse, weight, gradient, totals, classes, groups, across, dloss_column,

@@ -14,7 +14,7 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.rows import make_row, make_row_offsets
 from ..device.vec import advance
 from ..dispatch import Algorithm
-from ..engine.ahead import make_begin
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, narrow_rate, occupied, overlap, sector_waste
 from ..host.dtypes import ITEMSIZE
@@ -89,7 +89,7 @@ def merge_kernel(kind, dims, dependent):
     merge, anchor, SOFT, SHARES, COUNTED = do.merge, do.anchor, kind.soft, kind.shares, kind.soft or bool(kind.weight)
     row_offsets, NOTHING, BLOCK, EACH, MEAN = make_row_offsets(dims, FORWARD), -math.inf, 32 * WARPS, kind.each, kind.mean
     merge_warp, merge_two = make_block_reduce_pair(merge, BLOCK, 32), make_block_reduce_pair(merge_sums, BLOCK, 32)
-    begin = make_begin(dependent)
+    begin = make_follow(dependent)
 
     @jit(launch_bounds=BLOCK)
     def cross_entropy_fwd_merge(logits, targets, weight, loss, weights, lse, partial, rows, classes, pieces, logits_step, targets_step,

@@ -13,7 +13,7 @@ from ..device.groups import make_flight, make_reader, make_writer
 from ..device.index import ceil_div
 from ..device.vec import advance
 from ..dispatch import Algorithm
-from ..engine.ahead import make_begin
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, narrow_rate, occupied, overlap, tail
 from ..host.dtypes import ITEMSIZE
@@ -92,7 +92,7 @@ def kernel(dtype, loss_dtype, compute, each, forward, config, dependent):
     NUMBER, NUMBERS, fetch_loss, unpack_loss = make_reader(loss_dtype, VECTOR, WORDS)
     LOSSES = COUNT * NUMBERS if each and not forward else 1
     put_loss, put = make_writer(loss_dtype, VECTOR, WORDS), make_writer(dtype, VECTOR, WORDS)
-    reduce, begin = make_block_reduce(add, THREADS), make_begin(dependent)
+    reduce, begin = make_block_reduce(add, THREADS), make_follow(dependent)
     READS, TURN = each and not forward, THREADS * COUNT
     BLOCKS = 2 if READS and COUNT * VECTOR > 16 else 4  # a third array in registers, of twice the words beside 16-bit ones
 

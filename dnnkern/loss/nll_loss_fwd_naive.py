@@ -10,7 +10,7 @@ from ..device.index import ceil_div
 from ..device.rows import make_row_offsets64, row_arguments64
 from ..dispatch import Algorithm
 from ..engine.constants import constants
-from ..engine.ahead import make_begin
+from ..engine.ahead import make_follow
 from ..engine.cost import LAUNCH, SECTOR, Cost, memory_seconds
 from ..host.launch import Argument, Launch
 from ._math import kind_of, make_terms
@@ -42,7 +42,7 @@ def kernel(kind, dims, dependent):
     """The loss of a row, a row a thread."""
     load, Real, (look, _) = element(kind.dtype).load, kind.real, make_look(kind)
     row_offsets = make_row_offsets64(dims, ("logp", "targets", "loss"))
-    conclude, EACH, MEAN, begin = make_terms(kind).conclude, kind.each, kind.mean, make_begin(dependent)
+    conclude, EACH, MEAN, begin = make_terms(kind).conclude, kind.each, kind.mean, make_follow(dependent)
 
     @jit(launch_bounds=THREADS)
     def nll_loss_fwd_naive(logp, targets, weight, loss, weights, rows, classes, logp_step, weight_step, ignore, sizes, strides):

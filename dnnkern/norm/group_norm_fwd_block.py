@@ -17,7 +17,7 @@ from ..device.rows import Dim, RowLayout, RowForm, make_row, row_vector
 from ..device.unroll import unrolled
 from ..device.vec import advance, pin, shared_address
 from ..dispatch import Algorithm
-from ..engine.ahead import make_begin
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, Cost, flight_rate, memory_seconds, narrow_rate, occupied, tail
 from ..host.launch import Argument, Launch
@@ -246,7 +246,7 @@ def kernel(config, dependent):
             vec.write(y, words, c, some, prologue, vectors, lane, 1)
     write_all = unrolled(REGISTERS, write)
 
-    wait = make_begin(dependent)
+    wait = make_follow(dependent)
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
     def group_norm_fwd_block(x, y, gamma, beta, mean, rstd, eps, rows, one, groups, length, values, per, image_strides,

@@ -26,7 +26,7 @@ from ..device.rows import RowLayout, make_row
 from ..device.vec import address, advance, pin, shared_address
 from ..device.warp import shuffle_xor
 from ..dispatch import Algorithm
-from ..engine.ahead import make_begin
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, Cost, memory_seconds, occupied, tail
 from ..host.launch import Argument, Launch
@@ -244,7 +244,7 @@ def kernel(config, dependent):
         for e in range(E):
             some[e] = act((some[e] - a) * scales[e if LAST else 0] + shifts[e if LAST else 0])
 
-    start = make_begin(dependent)
+    start = make_follow(dependent)
 
     @jit(launch_bounds=(LANES_, BLOCKS))
     def group_norm_fwd_slices(x, y, gamma, beta, mean, rstd, eps, pixels, share, slices, channels, count, image_strides, slice_strides,

@@ -16,7 +16,7 @@ from ..device.ring import TURNS, Ring, clusters, make_ring, rings
 from ..device.rows import Dim, RowLayout, RowForm, make_row, make_row_offsets, row_arguments
 from ..device.vec import advance, as_u32, pin, shared_address, store4_from
 from ..dispatch import Algorithm
-from ..engine.ahead import make_begin
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import ring_seconds
 from ..engine.row_program import make_row_operands
@@ -264,7 +264,7 @@ def kernel(config):
 
     STAGES, STAGE, BLOCKS, CLUSTER_LOG, LAST = ring.stages, ring.stage_bytes, ring.resident, ring.cluster.bit_length() - 1, BLOCK - 32
     HALF, SLOTS, row_offsets = 3 * WARPS * ROWS, TURNS * SENT * CLUSTER, make_row_offsets(config.dims, ("x", "y", "mean", "rstd"))
-    SCRATCH, begin_grid = 2 * HALF, make_begin(True)
+    SCRATCH, begin_grid = 2 * HALF, make_follow(True)
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
     def norm_fwd_ring(x, gamma, beta, y, mean, rstd, eps, rows, length, vectors, share, step, steps, gamma_step, beta_step, divisors,

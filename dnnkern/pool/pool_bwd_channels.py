@@ -18,7 +18,7 @@ from ..device.groups import make_reader, make_writer, scalar_of
 from ..device.index import ceil_div
 from ..device.vec import advance
 from ..dispatch import Algorithm
-from ..engine.ahead import make_begin
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, tail
 from ..host.launch import Argument, Launch
@@ -152,7 +152,7 @@ def kernel(config, dependent):
     BUFFER, INDICES, TOTALS = OUTPUTS * LENGTH, OUTPUTS * V * WIDTH if MAX else 1, ROWS * COLUMNS * V
     BLOCKS = 2 if config.index == "int64" and BUFFER + INDICES > THREE_BLOCKS else 3
 
-    wait = make_begin(dependent)
+    wait = make_follow(dependent)
 
     @jit(launch_bounds=(THREADS, BLOCKS))
     def pool_bwd_channels(dy, index, dx, threads, chunks, axes, extents, x_stride, y_stride, index_stride):

@@ -21,7 +21,7 @@ from ..device.groups import make_reader, make_writer, scalar_of
 from ..device.index import ceil_div
 from ..device.vec import advance
 from ..dispatch import Algorithm
-from ..engine.ahead import make_begin
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, tail
 from ..host.launch import Argument, Launch
@@ -179,7 +179,7 @@ def kernel(config, dependent):
     BUFFER, INDICES, TOTALS = DOWN * ACROSS * LENGTH, DOWN * ACROSS * V * WIDTH if MAX else 1, ROWS * COLUMNS * V
     BLOCKS = config.blocks
 
-    wait = make_begin(dependent)
+    wait = make_follow(dependent)
 
     @jit(launch_bounds=(THREADS, BLOCKS))
     def pool_bwd_patches(dy, index, dx, threads, chunks, axes, extents, x_stride, y_stride, index_stride):

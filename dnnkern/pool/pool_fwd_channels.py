@@ -22,7 +22,7 @@ from ..device.groups import make_reader, make_writer, scalar_of
 from ..device.index import ceil_div
 from ..device.vec import advance, pin
 from ..dispatch import Algorithm
-from ..engine.ahead import make_begin
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, occupied, overlap, tail
 from ..host.launch import Argument, Launch
@@ -119,7 +119,7 @@ def kernel(config, dependent):
     START, NO_PIXEL = MINUS_INFINITY if MAX else 0.0, -1
     FLAT, pixel_of_tap, hold = config.flat, make_pixel_of_tap(ROWS * COLUMNS, COLUMNS), pin(BUFFER)
 
-    wait = make_begin(dependent)
+    wait = make_follow(dependent)
 
     @jit(launch_bounds=(THREADS, 3))
     def pool_fwd_channels(x, y, index, threads, chunks, axes, extents, x_stride, y_stride, index_stride, operands):

@@ -19,7 +19,7 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..device.warp import add, make_reduce
 from ..dispatch import Algorithm
-from ..engine.ahead import make_begin
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, occupied, overlap, tail
 from ..engine.offsets import LIMIT
@@ -105,7 +105,7 @@ def kernel(config, dependent):
     in_warp, in_block = make_reduce(combine), make_block_reduce(combine, THREADS)
     least_in_warp, least_in_block = make_reduce(minimum), make_block_reduce(minimum, THREADS)
 
-    wait = make_begin(dependent)
+    wait = make_follow(dependent)
 
     @jit(launch_bounds=(THREADS, 4))
     def pool_fwd_global(x, y, index, planes, channels, vectors, divides, x_stride, y_stride, index_stride):

@@ -17,7 +17,7 @@ from ..device.groups import make_reader, make_writer, scalar_of
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..dispatch import Algorithm
-from ..engine.ahead import make_begin
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, occupied, overlap, tail
 from ..engine.offsets import LIMIT
@@ -124,7 +124,7 @@ def kernel(config, dependent):
     BUFFER, STRIDE, SHARED, STEPS, SHIFT = LOADS * LENGTH, PIXELS, THREADS * V, PIXELS.bit_length() - 1, LANES.bit_length() - 1
     POSITIONS, SharedType = SHARED if INDEX else 1, f64 if config.dtype == "float64" else f32
 
-    wait = make_begin(dependent)
+    wait = make_follow(dependent)
 
     @jit(launch_bounds=(THREADS, 2))
     def pool_fwd_global_channels(x, y, index, groups, chunks, pixels, divides, step, x_stride, y_stride, index_stride):

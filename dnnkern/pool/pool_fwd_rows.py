@@ -27,7 +27,7 @@ from ..device.groups import access_words, make_reader, make_writer, scalar_of
 from ..device.index import ceil_div
 from ..device.vec import advance, pin
 from ..dispatch import Algorithm
-from ..engine.ahead import make_begin
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, occupied, overlap, tail
 from ..host.launch import Argument, Launch
@@ -166,7 +166,7 @@ def kernel(config, dependent):
                     raw[at] = raw[at] if ok else u32(ODD if j & 1 else EVEN)
             unpack(values, k * E, raw, r * ROW + k * LENGTH)
 
-    wait = make_begin(dependent)
+    wait = make_follow(dependent)
 
     @jit(launch_bounds=(THREADS, 3))
     def pool_fwd_rows(x, y, index, threads, chunks, axes, extents, x_stride, y_stride, index_stride):

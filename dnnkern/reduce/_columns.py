@@ -12,7 +12,7 @@ from ..device.convert import SCALARS
 from ..device.groups import make_flight
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
-from ..engine.ahead import make_begin
+from ..engine.ahead import make_follow
 from ..engine.fold import IGNORES_ZEROS, NOWHERE, make_fold, make_meeting
 from ..engine.offsets import make_offsets, offset_arguments
 from ..host.canonical import Dim
@@ -77,7 +77,7 @@ def columns_kernel(fold, dtype, out, compute, words, across, kept, reduced, wide
     SHARED, SHARED_PLACES = SIZE * f.parts, SIZE if f.indexed else 1
     offsets, walk, ONE = make_offsets(kept - 1, True), make_offsets(reduced, wide), reduced == 1
     ALWAYS = fold in IGNORES_ZEROS
-    store, wait = make_store(fold, out, compute, kept, partial), make_begin(dependent)
+    store, wait = make_store(fold, out, compute, kept, partial), make_follow(dependent)
 
     @jit(launch_bounds=THREADS)
     def reduce_columns(x, numbers, positions, outputs, columns, rows, per, blocks, splits, walk_divisors, walk_strides, divisors, x_strides,

@@ -13,7 +13,7 @@ from ..device.convert import SCALARS, element
 from ..device.groups import make_flight
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import address, advance
-from ..engine.ahead import make_begin
+from ..engine.ahead import make_follow
 from ..engine.fold import IGNORES_ZEROS, NOWHERE, make_absorb, make_fold
 from ..engine.offsets import make_offsets, offset_arguments
 from ..host.canonical import Dim
@@ -105,7 +105,7 @@ def rows_kernel(fold, dtype, out, compute, words, ragged, width, threads, kept, 
     HALF = min(width, 32) // 2
     load, offsets = element(dtype, compute).load, make_offsets(kept, True)
     walk, ONE = make_offsets(reduced, wide), reduced == 1
-    store, wait = make_store(fold, out, compute, kept, partial), make_begin(dependent)
+    store, wait = make_store(fold, out, compute, kept, partial), make_follow(dependent)
 
     @jit(launch_bounds=threads)
     def reduce_rows(x, numbers, positions, outputs, length, units, per, splits, walk_divisors, walk_strides, divisors, x_strides, y_strides,

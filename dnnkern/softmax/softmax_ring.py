@@ -26,7 +26,7 @@ from ..device.rows import RowLayout, make_row, make_row_offsets, row_arguments
 from ..device.vec import advance, as_u32, pin, shared_address, store4_from
 from ..device.warp import make_reduce
 from ..dispatch import Algorithm
-from ..engine.ahead import make_begin
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import ring_seconds
 from ..engine.programs import NOTHING
@@ -121,7 +121,7 @@ def kernel(config):
     FORWARD, ARRAYS, VALUES = ring.inputs == 1, ring.inputs + 1, 3 - ring.inputs
     SENT, LAST, WORDS, NOTHING = VALUES * ROWS, BLOCK - 32, 4 * UNITS, -math.inf
     HALF, SLOTS = SENT * WARPS, TURNS * SENT * CLUSTER
-    SCRATCH, begin_grid = 2 * HALF, make_begin(True)
+    SCRATCH, begin_grid = 2 * HALF, make_follow(True)
     pipe, turns, prepare, start, fetch, send, wait, leave = make_ring(ring, SENT, config.dims, ARRAYS)
     row_offsets, hold = make_row_offsets(config.dims, ("a", "out") if FORWARD else ("a", "b", "out")), pin(WORDS)
     warp_max, PROGRAM = make_reduce(maximum), config.program is not None

@@ -12,7 +12,7 @@ from ..device import cuda, i64, jit, u32
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..dispatch import Algorithm
-from ..engine.ahead import make_begin
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, sector_waste, tail
 from ..engine.offsets import LIMIT, make_offsets, offset_arguments
@@ -130,7 +130,7 @@ def kernel(config, dependent):
     PARTS, WORDS_X, WORDS_Y = LOADS * LOADED, N * size_x // 4, N * size_y // 4
     convert, offsets = make_convert(config.x_dtype, config.y_dtype, config.scaled), make_offsets(config.dims, config.wide)
 
-    begin = make_begin(dependent)
+    begin = make_follow(dependent)
 
     @jit(launch_bounds=(THREADS, 4))
     def cast_vector(x, y, count, row, runs, x_first, y_first, divisors, strides, scale):

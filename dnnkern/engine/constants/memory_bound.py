@@ -25,8 +25,9 @@ row("act/naive", GUESSED,
     "instructions of a thread and of a dimension's division",
     thread=30, dimension=70)
 row("act/rows", h200("h200-act.jsonl"),
-    "times as long as counted, and for each chunk of a thread more; blocks of a multiprocessor",
-    slower=1.005, slower_chunk=0.01, blocks=8)
+    "times as long as counted, and for each chunk of a thread more; s that a block takes beside its bytes, and each of its chunks (of "
+    "h100-weak-spots-band.jsonl); blocks of a multiprocessor",
+    slower=1.005, slower_chunk=0.01, start=2.5e-7, chunk=2e-7, blocks=8)
 row("act/vector", h200("h200-act.jsonl"),
     "s that each chunk of a block takes beside its bytes; times as long for each chunk more; blocks of a multiprocessor",
     chunk=2e-7, slower_chunk=0.005, blocks=8)
@@ -284,8 +285,9 @@ row("transform/cast_vector", COUNTED,
     thread=20, dimension=12, element=6, access=8, blocks=6)
 row("transform/rows", h200("h200-transpose.jsonl"),
     "instructions of a chunk, a dimension, an element that is gathered; chunks of a row that are gathered; elements a clock that the L1 "
-    "serves; times as long with one chunk per thread", ("dimension", "blocks"),
-    chunk=60, dimension=12, element=8, gathered=64, l1=8, one_chunk=1.03, blocks=8)
+    "serves; times as long with one chunk per thread; s that each chunk of a block takes beside its bytes (h100-weak-spots-band.jsonl)",
+    ("dimension", "blocks"),
+    chunk=60, dimension=12, element=8, gathered=64, l1=8, one_chunk=1.03, late=2e-7, blocks=8)
 row("transform/concat_batch", h100("h100-record.jsonl"),
     "times as long as the rows of each array", slower=2.15)
 row("transform/copy", h200("h200-transpose.jsonl"),

@@ -25,7 +25,7 @@ from ...device.convert import element
 from ...device.index import ceil_div
 from ...device.rows import LIMIT, Dim, RowForm, make_row, make_row_offsets, row_arguments, row_vector
 from ...device.vec import advance, pin, shared_address
-from ...engine.ahead import make_begin
+from ...engine.ahead import make_follow
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, Cost, contend, flight_rate, memory_seconds, narrow_rate, occupied, tail
 from ...engine.row_program import make_functions, make_row_operands
@@ -358,7 +358,7 @@ def kernel(config, dependent):
     GAMMAS, BETAS = (n * (REGISTERS if EARLY else 1) for n in (GAMMA_LENGTH, BETA_LENGTH))
     EDGE_SLOTS, PART, BLOCKS = layout.edge_slots, layout.vector_words, config.blocks
     merge_warp, merge_row = make_pool(Real, min(LANES, WARP), LAYER, WHOLE), make_merge_row(config, Real)
-    LENGTH_INVERSE, begin = 1 / (OWN * LANES), make_begin(dependent)
+    LENGTH_INVERSE, begin = 1 / (OWN * LANES), make_follow(dependent)
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
     def norm_fwd_rows(x, gamma, beta, residual, y, mean, rstd, summed, eps, rows, length, x_step, residual_step, y_step, summed_step,

@@ -27,7 +27,7 @@ from ...device.index import ceil_div
 from ...device.rows import make_cluster_pair, make_row, make_row_offsets, row_arguments
 from ...device.vec import advance, pin, shared_address
 from ...device.warp import make_reduce
-from ...engine.ahead import make_begin
+from ...engine.ahead import make_follow
 from ...engine.row_program import make_functions
 from ...host.launch import Argument, Launch
 from .._math import arithmetic
@@ -43,7 +43,7 @@ def forward_kernel(config, dependent):
     THREADS, LANES, CLUSTER = config.threads, config.lanes, config.cluster
     ROWS, LANES_LOG, CLUSTER_LOG = THREADS // LANES, LANES.bit_length() - 1, CLUSTER.bit_length() - 1
     SCRATCH, SLOTS = 1 if LANES <= 32 else THREADS // 8, 2 * CLUSTER
-    TOGETHER, PROGRAM, begin = LANES * CLUSTER, config.program is not None, make_begin(dependent)
+    TOGETHER, PROGRAM, begin = LANES * CLUSTER, config.program is not None, make_follow(dependent)
     function, of_vector = make_functions(config.program, element(config.dtype).compute, config.result or config.dtype, E)
 
     if LANES <= 32:
@@ -176,7 +176,7 @@ def backward_kernel(config, dependent):
     REGISTERS, EDGES, EDGE_SLOTS = config.registers, layout.edges, layout.edge_slots
     THREADS, LANES, CLUSTER = config.threads, config.lanes, config.cluster
     ROWS, LANES_LOG, CLUSTER_LOG = THREADS // LANES, LANES.bit_length() - 1, CLUSTER.bit_length() - 1
-    SCRATCH, SLOTS, begin = 1 if LANES <= 32 else THREADS // 16, 2 * CLUSTER, make_begin(dependent)
+    SCRATCH, SLOTS, begin = 1 if LANES <= 32 else THREADS // 16, 2 * CLUSTER, make_follow(dependent)
 
     if LANES <= 32:
         reduce_sum = make_reduce(add, LANES)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from ...device import cuda, device_function, f64, i32, i64, jit, u32, u64
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.vec import address, advance
-from ...engine.ahead import make_begin
+from ...engine.ahead import make_follow
 from ...engine.constants import constants
-from ...engine.cost import issue_seconds, memory_seconds, overlap, sector_waste, tail
+from ...engine.cost import Cost, issue_seconds, memory_seconds, overlap, sector_waste, tail
 from ...engine.offsets import LIMIT
 from ...engine.pack_words import make_pack
 from ...engine.values import COMPUTE, element, make_words
@@ -84,7 +84,8 @@ def rows_seconds(form, alignment, config, read_bytes, device):
     issue = issue_seconds(count, COST.chunk + COST.dimension * config.dims, device)
     issue += issue_seconds(gathered, COST.element * config.elements, device)
     lines = 0 if config.dense else count * config.elements / COST.l1 / (device.sms * device.clock_hz)
-    return overlap(memory=moved, issue=issue, l1=lines).slowed(tail=tail(ceil_div(count, THREADS * config.chunks), COST.blocks, device))
+    work = overlap(memory=moved, issue=issue, l1=lines).slowed(tail=tail(ceil_div(count, THREADS * config.chunks), COST.blocks, device))
+    return work + Cost(waves=COST.late * config.chunks)
 
 
 def value_type(dtype):
@@ -196,7 +197,7 @@ def kernel(config, dependent):
     """y[...] = x[...], `chunks` chunks per thread."""
     move, SPAN, SCALE = make_move(config), THREADS * config.chunks, word_of(config.itemsize)[2]
 
-    wait = make_begin(dependent)
+    wait = make_follow(dependent)
 
     @jit(launch_bounds=(THREADS, 4))
     def move_rows(x, y, count, row, chunks, before, inner, step, low, high, x_first, y_first, divisors, borders, strides, value):

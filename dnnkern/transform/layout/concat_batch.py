@@ -11,7 +11,7 @@ from ...device import cuda, device_function, f32, i32, i64, jit, u32
 from ...device.index import ceil_div, divisor
 from ...device.vec import advance
 from ...dispatch import Algorithm
-from ...engine.ahead import make_begin
+from ...engine.ahead import make_follow
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH
 from ...engine.offsets import LIMIT
@@ -88,7 +88,7 @@ def make_pick(parts):
 @functools.cache
 def kernel(config, parts, dependent):
     """The rows of up to `parts` arrays, `chunks` chunks per thread."""
-    pick, begin, PARTS = make_pick(parts), make_begin(dependent), parts
+    pick, begin, PARTS = make_pick(parts), make_follow(dependent), parts
     move, SPAN, SCALE, Int = make_move(config), THREADS * config.chunks, word_of(config.itemsize)[2], i64 if config.wide else i32
 
     BLOCKS = 4 if config.itemsize > 1 else 3  # chunks of 16 elements hold more

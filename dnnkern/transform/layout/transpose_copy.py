@@ -12,7 +12,7 @@ from ...device import cuda, i32, i64, jit, u32
 from ...device.index import ceil_div
 from ...device.vec import advance
 from ...dispatch import Algorithm
-from ...engine.ahead import make_begin
+from ...engine.ahead import make_follow
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, flight_rate, issue_seconds, memory_seconds, overlap, sector_waste, tail
 from ...engine.offsets import LIMIT, make_offsets, offset_arguments
@@ -87,7 +87,7 @@ def estimate(problem, device, config):
 @functools.cache
 def kernel(config, dependent):
     """y[...] = x[...], `units` units a thread, all of them loaded before the first is stored."""
-    offsets, begin = make_offsets(config.dims, config.wide), make_begin(dependent)
+    offsets, begin = make_offsets(config.dims, config.wide), make_follow(dependent)
     load, store, _, _, WORDS = make_unit_moves(config.unit, config.itemsize)
     UNITS, Int = config.units, i64 if config.wide else i32
     SIZE, SPAN = WORDS * UNITS, THREADS * config.units

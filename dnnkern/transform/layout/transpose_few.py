@@ -13,7 +13,7 @@ from ...device import cuda, device_function, i32, i64, jit, u32
 from ...device.index import ceil_div
 from ...device.vec import advance
 from ...dispatch import Algorithm
-from ...engine.ahead import make_begin
+from ...engine.ahead import make_follow
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, tail
 from ...engine.offsets import LIMIT, make_offsets, offset_arguments
@@ -131,7 +131,7 @@ def kernel(config, dependent):
     pick, (pack, PACKED) = make_pick(config.itemsize, config.unit), make_pack(config.itemsize, P)
     offsets = make_offsets(config.dims, config.wide)
 
-    wait = make_begin(dependent)
+    wait = make_follow(dependent)
 
     @jit(launch_bounds=(THREADS, 2))
     def transpose_few(x, y, count, x_first, y_first, apart, divisors, strides):

@@ -19,7 +19,7 @@ from ...device import cuda, device_function, i32, i64, jit, u16, u32
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.vec import advance, load_shared_u16, load_shared_u32, shared_address, store_shared_u16, store_shared_u32
 from ...dispatch import Algorithm
-from ...engine.ahead import make_begin
+from ...engine.ahead import make_follow
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, flight_rate, issue_seconds, memory_seconds, overlap, sector_waste, tail
 from ...engine.offsets import LIMIT, make_offsets, offset_arguments
@@ -214,7 +214,7 @@ def kernel(config, dependent):
     gather, scatter = make_elements(config.itemsize)(location)
     offsets = make_offsets(config.dims, config.wide)
 
-    wait = make_begin(dependent)
+    wait = make_follow(dependent)
 
     @jit(launch_bounds=(THREADS, BLOCKS))
     def transpose_planes(x, y, channels, x_first, y_first, row, groups, divisors, strides):

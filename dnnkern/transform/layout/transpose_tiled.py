@@ -20,7 +20,7 @@ from ...device import cuda, device_function, i32, i64, jit, u32
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.vec import advance, load_shared_4u32, shared_address, store_shared_4u32
 from ...dispatch import Algorithm
-from ...engine.ahead import make_begin
+from ...engine.ahead import make_follow
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, sector_waste, tail
 from ...engine.offsets import LIMIT, make_offsets, offset_arguments
@@ -161,7 +161,7 @@ def kernel(config, dependent):
     column = make_column(config.itemsize)
     offsets, chunk_offset = make_offsets(config.dims, config.wide), make_chunk_offset(V, CJ)
 
-    wait = make_begin(dependent)
+    wait = make_follow(dependent)
 
     @jit(launch_bounds=(THREADS, config.blocks))
     def transpose_tiled(x, y, size_i, size_j, x_first, y_first, xi, xj, yi, yj, per_matrix, tiles_j, divisors, strides):
