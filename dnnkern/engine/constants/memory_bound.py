@@ -130,9 +130,9 @@ row("softmax/rows", h200("h200-softmax-fwd-rows.jsonl"),
     "and row; threads that are enough; times as long with unaligned rows, for each block of a cluster forward, for each register beyond "
     "four of a warp, with rows in shared memory, of a cluster for each thread of a block over the blocks of a multiprocessor, and with 16 "
     "bits (h100-weak-spots-band.jsonl); exponent of the norm; s of a cluster's launch",
-    ("access", "thread", "enough", "power", "parts", "parts_16"),
+    ("access", "thread", "enough", "power", "parts_16"),
     in_flight=32e3, element=14, element_16=12, element_bwd=6, access=10, thread=30, enough=512, heads=1.03, cluster=0.065, register=1.01,
-    shared=1.01, parts=2e-4, parts_16=1.08, power=12, cluster_launch=2e-6)
+    shared=1.01, parts=5e-5, parts_16=1.08, power=12, cluster_launch=2e-6)
 row("softmax/waits_fwd", h200("h200-softmax-fwd-rows.jsonl"),
     "s of a block: at least, for each element of a thread, for each thread, twice that where a part of the row is in shared memory, for "
     "each block of its cluster, and in a cluster for each element of a thread once more: rows of 1024 to 65536",
@@ -169,10 +169,11 @@ row("norm/backward", h200("h200-layer-norm-bwd.jsonl"),
     "instructions of an element of 32 and of 16 bits, more if not kept, more of narrow accesses, of a row of a thread, of a cluster's "
     "block; threads that issue at the full rate alone, and together; share of that rate; s that a step waits in a block, a warp, a "
     "cluster, one that finishes a step late, for each block of it, without a ring; bytes in flight; share of memory's rate with short "
-    "rings; times as long in clusters, for each register in sums; exponent of the norm", ("power",),
+    "rings; times as long in clusters, for each register in sums; times a multiprocessor's share of memory's rate that one reaches "
+    "(h100-weak-spots-band.jsonl); exponent of the norm", ("power", "most"),
     wide=15, narrow=17, not_kept=2, unaligned=20, row=100, cluster_row=3, alone_threads=512, threads=640, most_issue=0.8, block_wait=0.3e-6,
     warp_wait=0.1e-6, cluster_wait=2e-6, late_wait=0.9e-6, cluster_block=0.04e-6, no_ring=0.6e-6, in_flight=64e3, short_ring=0.96,
-    in_cluster=1.02, sums=0.01, power=4)
+    in_cluster=1.02, sums=0.01, most=1.2, power=4)
 row("norm/split_forward", h200("h200-bandwidth.md"),
     "share of time that reading from the L2 takes; threads that are enough; share of memory's rate, with weights loaded alone; s between "
     "the launches", ("between",),
@@ -181,8 +182,8 @@ row("norm/split_backward", h200("h200-bandwidth.md"),
     "share of time that reading from the L2 takes; threads that are enough; share of memory's rate; s between the launches", ("between",),
     again=0.4, enough=768, rate=0.85, between=3e-6)
 row("norm/ring", COUNTED,
-    "instructions of an element of layer and RMS norm",
-    layer=12, rms=6)
+    "instructions of an element of layer norm, and as many as rows of 65536 show of RMS norm (h100-weak-spots-band.jsonl)", ("rms",),
+    layer=12, rms=11)
 row("norm/naive", GUESSED,
     "instructions of an element and pass; passes forward and backward; s that an element waits, and a row's column; threads of a "
     "multiprocessor",

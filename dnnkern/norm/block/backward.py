@@ -73,7 +73,7 @@ def seconds(problem, device, config):
     rate = flight_rate(flight, COST.in_flight) * narrow_rate(config.vector_bytes, itemsize)
     rate *= COST.short_ring if config.stages < 4 and (resident == 1 or not config.lag) else 1.0
     rate /= COST.in_cluster if config.cluster > 1 else 1.0
-    busy = min(1.0, slots * config.cluster / device.sms)
+    busy = min(1.0, COST.most * slots * config.cluster / device.sms)
     moved = memory_seconds(problem.bytes, device) / (rate * busy)
     issue = sm_issue_seconds(steps * resident * instructions, device) / min(COST.most_issue, resident * config.threads / COST.threads)
     left = memory_seconds(2 * workspace(problem, device, config), device) + COST.sums * moved * config.registers
