@@ -172,7 +172,7 @@ row("norm/backward", h200("h200-layer-norm-bwd.jsonl"),
     "rings; times as long in clusters, for each register in sums; times a multiprocessor's share of memory's rate that one reaches "
     "(h100-weak-spots-band.jsonl); exponent of the norm", ("power", "most"),
     wide=15, narrow=17, not_kept=2, unaligned=20, row=100, cluster_row=3, alone_threads=512, threads=640, most_issue=0.8, block_wait=0.3e-6,
-    warp_wait=0.1e-6, cluster_wait=2e-6, late_wait=0.9e-6, cluster_block=0.04e-6, no_ring=0.6e-6, in_flight=64e3, short_ring=0.96,
+    warp_wait=0.1e-6, cluster_wait=2e-6, late_wait=0.65e-6, cluster_block=0.04e-6, no_ring=0.6e-6, in_flight=64e3, short_ring=0.96,
     in_cluster=1.02, sums=0.01, most=1.2, power=4)
 row("norm/split_forward", h200("h200-bandwidth.md"),
     "share of time that reading from the L2 takes; threads that are enough; share of memory's rate, with weights loaded alone; s between "
