@@ -95,6 +95,8 @@ def estimate(problem, device, config):
     moved = memory_seconds(sector_bytes(problem, work.units), device) * waiting(problem, work)
     busy = overlap(memory=moved, issue=kernel_issue_seconds(problem, threads, work, config.dims, device))
     late = Cost(waves=COST.start + COST.chunk * work.lanes)
+    if work.align and work.lanes == 1 and work.inputs > 2 and min(filter(None, work.units)) < 16:
+        busy = busy.slowed(slower=COST.single)  # few loads are in flight
     return LAUNCH + late + busy.slowed(tail=tail(ceil_div(threads, THREADS), COST.blocks, device),
                                        slower=COST.slower + COST.slower_chunk * work.lanes) + slope_cost(problem, device)
 

@@ -13,7 +13,7 @@ from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..engine.ahead import make_follow
 from ..engine.constants import constants
-from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, narrow_rate, overlap
+from ..engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, narrow_rate, overlap
 from ..engine.offsets import LIMIT
 from ..engine.vectors import make_unit_moves, unit_of, word_of
 from ..host.launch import Argument, Launch
@@ -86,8 +86,8 @@ def estimate(problem, device, config):
     """Bytes, at a lower rate for short accesses; instructions of a unit; two loads, one after the other, at least."""
     units = _units(problem, config)
     rate = narrow_rate(config.unit, config.unit)
-    return LAUNCH + overlap(memory=memory_seconds(problem.bytes, device) / rate, issue=issue_seconds(units, COST.unit, device),
-                            waits=COST.wait)
+    work = overlap(memory=memory_seconds(problem.bytes, device) / rate, issue=issue_seconds(units, COST.unit, device), waits=COST.wait)
+    return LAUNCH + Cost(waves=COST.flight * config.flight) + work.slowed(slower=COST.single if config.flight == 1 else 1.0)
 
 
 @functools.cache

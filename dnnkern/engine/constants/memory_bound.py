@@ -22,12 +22,12 @@ row("act/waits", h200("h200-act.jsonl"),
     "chunks of a thread -> times as long, with heavy functions of 16-bit elements: little is loaded while others compute",
     chunks_1=1.09, chunks_2=1.06, chunks_4=1.0)
 row("act/naive", GUESSED,
-    "instructions of a thread and of a dimension's division",
-    thread=30, dimension=70)
+    "instructions of a thread and of a dimension's division; s that it takes beside what is counted",
+    thread=30, dimension=70, start=5e-7)
 row("act/rows", h200("h200-act.jsonl"),
-    "times as long as counted, and for each chunk of a thread more; s that a block takes beside its bytes, and each of its chunks (of "
-    "h100-weak-spots-band.jsonl); blocks of a multiprocessor",
-    slower=1.005, slower_chunk=0.01, start=2.5e-7, chunk=2e-7, blocks=8)
+    "times as long as counted, and for each chunk of a thread more; s that a block takes beside its bytes, and each of its chunks; times "
+    "as long with one row a thread of gates' gradients that are not aligned (h100-weak-spots-band.jsonl); blocks of a multiprocessor",
+    slower=1.005, slower_chunk=0.01, start=2.5e-7, chunk=2e-7, single=1.4, blocks=8)
 row("act/vector", h200("h200-act.jsonl"),
     "s that each chunk of a block takes beside its bytes; times as long for each chunk more; blocks of a multiprocessor",
     chunk=2e-7, slower_chunk=0.005, blocks=8)
@@ -84,7 +84,8 @@ row("pool/naive", GUESSED,
     thread=400, tap=60, latency=5e-7)
 row("pool/fwd_channels", h200("h200-bandwidth.md"),
     "instructions of a thread, a tap, its channels without and with an index; bytes a clock of the L1; threads of a multiprocessor that "
-    "are enough; share of overlapped times that shows; s of a tap where one thread has a million", ("exposed", "enough"),
+    "are enough; share of overlapped times that shows; s of a tap where one thread has a million; s that a thread for one output takes "
+    "beside what is counted (h100-weak-spots-band.jsonl)", ("exposed", "enough"), elements=5e-7,
     thread=80, tap=6, channel=2, channel_index=4, l1=100, enough=512, least_share=1e-3, exposed=0.5, blocks=4, tap_alone=40e-9)
 row("pool/fwd_rows", h200("h200-bandwidth.md"),
     "instructions of a thread, a load, a tap of an output without and with an index, an output; outputs of ragged rows, times; bytes a "
@@ -266,8 +267,8 @@ row("embedding/naive", GUESSED,
     "instructions of an element, of a dimension's division, of a position; s that a thread waits at first, for a position",
     element=60, dimension=90, position=10, start=1.5e-6, wait=20e-9)
 row("embedding/fwd_rows", GUESSED,
-    "instructions of a unit; s that a thread waits for its index and its row",
-    unit=40, wait=1.2e-6)
+    "instructions of a unit; s that a thread waits for its index and its row, and for each unit more; times as long with one unit a thread",
+    unit=40, wait=1.2e-6, flight=1.5e-7, single=1.02)
 row("embedding/sorted_list", GUESSED,
     "cycles of an index in a block, both times; s of a chunk of indices beside them",
     index=0.4, chunk=0.8e-6)
@@ -289,8 +290,8 @@ row("transform/rows", h200("h200-transpose.jsonl"),
     "serves; times as long with one chunk per thread; s that each chunk of a block takes beside its bytes (h100-weak-spots-band.jsonl)",
     ("dimension", "blocks"),
     chunk=60, dimension=12, element=8, gathered=64, l1=8, one_chunk=1.03, late=2e-7, blocks=8)
-row("transform/concat_batch", h100("h100-record.jsonl"),
-    "times as long as the rows of each array", slower=2.15)
+row("transform/concat_batch", h100("h100-weak-spots-band.jsonl"),
+    "times as long as the rows of each array, and with more than four arrays a launch", slower=1.0, eight=2.1)
 row("transform/copy", h200("h200-transpose.jsonl"),
     "bytes in flight of a thread that memory's rate takes; instructions of a thread, a dimension", ("thread", "dimension", "blocks"),
     in_flight=16, thread=10, dimension=12, blocks=8)
@@ -303,8 +304,8 @@ row("transform/tiled", h200("h200-transpose.jsonl"),
     chunk=60, narrow=12, waste=0.75)
 row("transform/planes", h100("h100-weak-spots-band.jsonl"),
     "bytes in flight of a multiprocessor that memory's rate takes; instructions of a chunk, of an element of it; times as long with planes "
-    "of whole chunks", ("in_flight", "chunk", "element"),
-    in_flight=64e3, chunk=30, element=5, whole=1.05)
+    "of whole chunks; s of a block", ("in_flight", "chunk", "element"),
+    in_flight=64e3, chunk=30, element=5, whole=1.05, start=1e-6)
 row("transform/im2col_naive", GUESSED,
     "instructions of an element",
     element=600)

@@ -25,7 +25,7 @@ from ...device.convert import element
 from ...device.index import ceil_div
 from ...device.rows import LIMIT, Dim, RowForm, make_row, make_row_offsets, row_arguments, row_vector
 from ...device.vec import advance, pin, shared_address
-from ...engine.ahead import make_follow
+from ...engine.ahead import make_wait
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, Cost, contend, flight_rate, memory_seconds, narrow_rate, occupied, tail
 from ...engine.row_program import make_functions, make_row_operands
@@ -358,12 +358,12 @@ def kernel(config, dependent):
     GAMMAS, BETAS = (n * (REGISTERS if EARLY else 1) for n in (GAMMA_LENGTH, BETA_LENGTH))
     EDGE_SLOTS, PART, BLOCKS = layout.edge_slots, layout.vector_words, config.blocks
     merge_warp, merge_row = make_pool(Real, min(LANES, WARP), LAYER, WHOLE), make_merge_row(config, Real)
-    LENGTH_INVERSE, begin = 1 / (OWN * LANES), make_follow(dependent)
+    LENGTH_INVERSE, (wait, release) = 1 / (OWN * LANES), make_wait(dependent)
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
     def norm_fwd_rows(x, gamma, beta, residual, y, mean, rstd, summed, eps, rows, length, x_step, residual_step, y_step, summed_step,
                       gamma_step, beta_step, divisors, strides, operands):
-        begin()
+        wait()
         dynamic = cuda.shared.array(0, u32, alignment=16)
         scratch, slots = cuda.shared.array(SCRATCH, Real), cuda.shared.array(SLOTS, Real)
         thread = cuda.threadIdx.x
@@ -401,6 +401,8 @@ def kernel(config, dependent):
             row_mean, squares, n, overflow = moments_of(held, k, line)
             row_mean, squares, n = merge_warp(row_mean, squares, n)
             row_mean, squares = merge_row(row_mean, squares, n, scratch, slots)
+            if k == ROWS - 1:
+                release()
             row_rstd = Real(0)
             if size > 0:
                 row_rstd = inverse_root(squares * (Real(LENGTH_INVERSE) if WHOLE else inverse(Real(size))) + eps)

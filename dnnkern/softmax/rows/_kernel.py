@@ -27,7 +27,7 @@ from ...device.index import ceil_div
 from ...device.rows import make_cluster_pair, make_row, make_row_offsets, row_arguments
 from ...device.vec import advance, pin, shared_address
 from ...device.warp import make_reduce
-from ...engine.ahead import make_follow
+from ...engine.ahead import make_wait
 from ...engine.row_program import make_functions
 from ...host.launch import Argument, Launch
 from .._math import arithmetic
@@ -43,7 +43,7 @@ def forward_kernel(config, dependent):
     THREADS, LANES, CLUSTER = config.threads, config.lanes, config.cluster
     ROWS, LANES_LOG, CLUSTER_LOG = THREADS // LANES, LANES.bit_length() - 1, CLUSTER.bit_length() - 1
     SCRATCH, SLOTS = 1 if LANES <= 32 else THREADS // 8, 2 * CLUSTER
-    TOGETHER, PROGRAM, begin = LANES * CLUSTER, config.program is not None, make_follow(dependent)
+    TOGETHER, PROGRAM, (wait, release) = LANES * CLUSTER, config.program is not None, make_wait(dependent)
     function, of_vector = make_functions(config.program, element(config.dtype).compute, config.result or config.dtype, E)
 
     if LANES <= 32:
@@ -74,7 +74,7 @@ def forward_kernel(config, dependent):
 
     @jit(launch_bounds=(THREADS, config.blocks))
     def softmax_fwd_rows(x, y, rows, length, x_step, y_step, divisors, strides, operands):
-        begin()
+        wait()
         dynamic = cuda.shared.array(0, u32, alignment=16)
         scratch, slots = cuda.shared.array(SCRATCH, Real), cuda.shared.array(SLOTS, Real)
         words, part = cuda.local.array(WORDS, u32), cuda.local.array(VECTOR_WORDS, u32)
@@ -134,6 +134,7 @@ def forward_kernel(config, dependent):
                 for e in range(E):
                     row_sum += softmax.exp(values[e] - base)
         row_max, row_sum = merge_lanes(row_max, row_sum, scratch, slots)
+        release()
 
         # normalise and store
         norm = softmax.normaliser(row_sum)
@@ -176,7 +177,7 @@ def backward_kernel(config, dependent):
     REGISTERS, EDGES, EDGE_SLOTS = config.registers, layout.edges, layout.edge_slots
     THREADS, LANES, CLUSTER = config.threads, config.lanes, config.cluster
     ROWS, LANES_LOG, CLUSTER_LOG = THREADS // LANES, LANES.bit_length() - 1, CLUSTER.bit_length() - 1
-    SCRATCH, SLOTS, begin = 1 if LANES <= 32 else THREADS // 16, 2 * CLUSTER, make_follow(dependent)
+    SCRATCH, SLOTS, (wait, release) = 1 if LANES <= 32 else THREADS // 16, 2 * CLUSTER, make_wait(dependent)
 
     if LANES <= 32:
         reduce_sum = make_reduce(add, LANES)
@@ -198,7 +199,7 @@ def backward_kernel(config, dependent):
 
     @jit(launch_bounds=(THREADS, config.blocks))
     def softmax_bwd_rows(dy, y, dx, rows, length, dy_step, y_step, dx_step, divisors, strides):
-        begin()
+        wait()
         scratch, slots = cuda.shared.array(SCRATCH, Real), cuda.shared.array(SLOTS, Real)
         dy_words, y_words = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32)
         dy_values, y_values = cuda.local.array(E, Real), cuda.local.array(E, Real)
@@ -233,6 +234,7 @@ def backward_kernel(config, dependent):
         for k in range(EDGES):
             row_sum += softmax.product(dy_edges[k], y_edges[k])
         row_sum = merge_lanes(row_sum, scratch, slots)
+        release()
 
         # gradient
         hold(dy_words)

@@ -1,9 +1,9 @@
-"""Up to eight arrays a launch: the blocks of a grid are shared out among them.
+"""Four or eight arrays a launch: the blocks of a grid are shared out among them.
 
 Where arrays are rows that are contiguous in them and in the result, as packed ones are, they differ by a pointer and a few numbers alone. A
 block finds by its number which array it copies, and picks these; from there on it is `rows`, whose stores of 16 bytes are aligned wherever
-an array's part of a row begins. So small arrays do not wait for each other's launches. `boxes` is better where parts are so large that a
-launch does not count, and aligned, and for arrays that do not have the same layout.
+an array's part of a row begins. So small arrays do not wait for each other's launches. A block picks one of eight numbers so slowly that
+four arrays a launch are better where they are large. `boxes` is for arrays that do not have the same layout.
 """
 import functools
 
@@ -49,15 +49,21 @@ def workspace(problem, device, config):
 
 
 def configs(problem, device):
-    """Two chunks per thread, and one for problems with few."""
+    """Two chunks per thread, and four arrays a launch, and one chunk and eight arrays for problems with few."""
     wide = any(box.canonical.is_wide for _, box in problem.boxes)
     return [Config(problem.y.itemsize, None, True, n, None, 2, wide) for n in (2, 1)]
+
+
+def _most(config):
+    """Arrays of a launch."""
+    return MOST if config.chunks == 1 else MOST // 2
 
 
 def estimate(problem, device, config):
     """That of the rows, without the gaps between launches."""
     seconds = sum(rows_seconds(box.canonical, _alignment(box), config, box.read_bytes, device) for _, box in problem.boxes)
-    return LAUNCH * ceil_div(len(problem.boxes), MOST) + COST.slower * seconds
+    slower = COST.eight if _most(config) == MOST and len(problem.boxes) > MOST // 2 else COST.slower
+    return LAUNCH * ceil_div(len(problem.boxes), _most(config)) + slower * seconds
 
 
 @functools.cache
@@ -111,8 +117,9 @@ def kernel(config, parts, dependent):
 
 
 def build(problem, device, config):
-    """A launch for each eight arrays."""
-    return tuple(_launch(problem.boxes[k:k + MOST], config, device) for k in range(0, len(problem.boxes), MOST))
+    """A launch for each four or eight arrays."""
+    most = _most(config)
+    return tuple(_launch(problem.boxes[k:k + most], config, device) for k in range(0, len(problem.boxes), most))
 
 
 def _launch(some, config, device):

@@ -21,7 +21,7 @@ from ...device.vec import advance, load_shared_u16, load_shared_u32, shared_addr
 from ...dispatch import Algorithm
 from ...engine.ahead import make_follow
 from ...engine.constants import constants
-from ...engine.cost import LAUNCH, flight_rate, issue_seconds, memory_seconds, overlap, sector_waste, tail
+from ...engine.cost import LAUNCH, Cost, flight_rate, issue_seconds, memory_seconds, overlap, sector_waste, tail
 from ...engine.offsets import LIMIT, make_offsets, offset_arguments
 from ...engine.vectors import make_unit_moves, word_of
 from ...host.launch import Argument, Launch
@@ -150,7 +150,7 @@ def estimate(problem, device, config):
     chunk = COST.chunk + COST.element * config.side
     work = overlap(memory=memory / rate, issue=issue_seconds(blocks * config.threads * config.loads, chunk, device))
     whole = COST.whole if pixel.size * config.itemsize % 16 == 0 else 1.0  # as `tiled` reads them
-    return LAUNCH + work.slowed(tail=(1 + tail(blocks, config.blocks, device)) / 2, slower=whole)
+    return LAUNCH + Cost(waves=COST.start) + work.slowed(tail=(1 + tail(blocks, config.blocks, device)) / 2, slower=whole)
 
 
 @functools.cache

@@ -10,11 +10,11 @@ from ...device.vec import advance
 from ...dispatch import Algorithm
 from ...engine.ahead import make_follow
 from ...engine.constants import constants
-from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, sector_waste, tail
+from ...engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, overlap, sector_waste, tail
 from ...engine.vectors import make_unit_moves, unit_of, word_of
 from ...host.launch import Argument, Launch
 
-COST = constants("transform/cast_vector")
+COST, FLIGHTS = constants("transform/cast_vector"), constants("embedding/fwd_rows")
 
 THREADS, LIMIT = 256, 2 ** 31 - 2 ** 20
 
@@ -67,7 +67,8 @@ def estimate(problem, device, config):
     moved = problem.bytes * sector_waste(problem.x.shape[1] * problem.x.itemsize, unit)
     a_thread = COST.thread + 2 * COST.dimension + 2 * COST.access
     work = overlap(memory=memory_seconds(moved, device), issue=issue_seconds(units, a_thread, device))
-    return LAUNCH + work.slowed(tail=tail(-(-units // (config.flight * THREADS)), COST.blocks, device))
+    work = work.slowed(tail=tail(-(-units // THREADS), COST.blocks, device), slower=FLIGHTS.single if config.flight == 1 else 1.0)
+    return LAUNCH + Cost(waves=FLIGHTS.flight * config.flight) + work
 
 
 @functools.cache
