@@ -11,7 +11,7 @@ from ..device.fastmath import ex2, exp, exp_fast, fabs, fma, maximum, rcp
 IGNORED, INVALID = -1, -2  # labels that are no class
 # Names of the arrays that a row has offsets in.
 FORWARD, BACKWARD = ("scores", "targets", "loss", "lse"), ("dloss", "scores", "targets", "lse", "gradient")
-NEGATIVE_INFINITY, LOG2E, LN2 = -math.inf, 1.4426950408889634, 0.6931471805599453
+NEGATIVE_INFINITY, LOG2E = -math.inf, 1.4426950408889634
 FAR = 2.0 ** 30  # scores beyond it are 64 apart or equal
 
 
@@ -85,10 +85,10 @@ class Terms(NamedTuple):
         exp(x - m), by the scale s and the level of m.
     drop(m, s, low)
         What a sum of `rise` below m is multiplied by where scale and level become these of a greater maximum.
-    excess(m)
-        The logarithm of what a sum of `rise` below m is too large by, since the level is rounded.
+    settle(m, total)
+        The sum of exp(x - m) from that of `rise`, which is larger or smaller by the rounding of the level.
     merge(m, total, m2, total2, n)
-        Two maxima, and sums of `rise` below them.
+        Two maxima, and sums of powers below them.
     anchor(x)
         x, but 0 where it is not finite: what to subtract from scores before they are summed.
     label(targets, at, classes, ignore)
@@ -106,7 +106,7 @@ class Terms(NamedTuple):
     scale: Callable
     rise: Callable
     drop: Callable
-    excess: Callable
+    settle: Callable
     merge: Callable
     anchor: Callable
     label: Callable
@@ -151,8 +151,8 @@ def make_terms(kind) -> Terms:
             return exp(m - low)
 
         @device_function
-        def excess(m):
-            return Real(0)
+        def settle(m, total):
+            return total
     else:
         @device_function
         def scale(m):
@@ -168,16 +168,15 @@ def make_terms(kind) -> Terms:
             return ex2(fma(m, s, Real(-low)) - level_error) if m > Real(NEGATIVE_INFINITY) else Real(0)
 
         @device_function
-        def excess(m):
+        def settle(m, total):
             s = scale(m)
-            return fma(m, s, Real(-(m * s))) * Real(LN2) if fabs(m) < Real(math.inf) else Real(0)
+            return total * ex2(fma(-m, s, m * s)) if fabs(m) < Real(math.inf) else total
 
     @device_function
     def merge(m, total, m2, total2, n):
         top = maximum(m, m2)
-        s = scale(top)
-        low = shift(top * s)
-        return top, total * drop(m, s, low) + total2 * drop(m2, s, low)
+        low = shift(top)
+        return top, total * power(m - low) + total2 * power(m2 - low)
 
     @device_function
     def anchor(x):
@@ -222,7 +221,7 @@ def make_terms(kind) -> Terms:
         elif label < 0:
             loss = Real(math.nan)
         return loss
-    return Terms(power, shift, scale, rise, drop, excess, merge, anchor, label, weigh, aim, conclude)
+    return Terms(power, shift, scale, rise, drop, settle, merge, anchor, label, weigh, aim, conclude)
 
 
 @functools.cache

@@ -109,12 +109,11 @@ def in_flight(problem):
 # ---- device functions of a row
 
 @functools.cache
-def make_look(kind, powers=False):
+def make_look(kind):
     """Device functions ``look(targets, to, weight, weight_step, classes, ignore)`` -> (label, its weight), and ``finish(...)``, which
-    writes the logarithm of a row's sum of exponentials, of `power` or else of `rise`, and returns its loss, also written where each row has
-    its own."""
+    writes the logarithm of a row's sum of exponentials and returns its loss, written too where each row keeps its own."""
     do, Real = make_terms(kind), kind.real
-    label_of, weigh, conclude, excess, SOFT, EACH = do.label, do.weigh, do.conclude, do.excess, kind.soft, kind.each
+    label_of, weigh, conclude, SOFT, EACH = do.label, do.weigh, do.conclude, kind.soft, kind.each
 
     @device_function
     def look(targets, to, weight, weight_step, classes, ignore):
@@ -127,7 +126,7 @@ def make_look(kind, powers=False):
 
     @device_function
     def finish(loss, loss_at, lse, lse_at, label, score, w, m, total, base, aimed, sum_aimed, keep, share):
-        z = log(total) if powers else log(total) - excess(m)
+        z = log(total)
         lse[lse_at] = m + z
         value = conclude(label, m - score + z, m - base + z, aimed, sum_aimed, w, keep, share)
         if EACH:
@@ -256,7 +255,7 @@ def forward_kernel(config, dependent):
                 if not SOFT:
                     if label >= 0:
                         score = load_one(x, label * logits_step)
-        m, total = combine(m, total, scratch)
+        m, total = combine(m, do.settle(m, total), scratch)
         if SHARES:
             aimed, sum_aimed = combine_sums(aimed, sum_aimed, scratch_shares)
         value = Real(0)

@@ -122,7 +122,7 @@ def estimate(problem, device, config):
 def forward_kernel(config, dependent):
     """The losses of columns, and the logarithms of their sums of exponentials."""
     kind, layout = config.kind, config.layout
-    vec, do, (look, finish) = make_row(layout), make_terms(kind), make_look(kind, powers=True)
+    vec, do, (look, finish) = make_row(layout), make_terms(kind), make_look(kind)
     power, shift, anchor, weigh, aim, load = do.power, do.shift, do.anchor, do.weigh, do.aim, element(kind.dtype).load
     Real, E, WORDS, NOTHING, BATCH = kind.real, layout.elements, layout.words, -math.inf, config.batch
     SOFT, SHARES, COUNTED, begin = kind.soft, kind.shares, kind.soft or bool(kind.weight), make_follow(dependent)
