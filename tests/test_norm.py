@@ -245,19 +245,6 @@ def test_a_part_in_shared_memory(op, shape, dtype):
         contract.check(variant, case, again=False, **contract.ONCE)
 
 
-@pytest.mark.parametrize("op, shape, dtype", [("layer_norm_fwd", (2, 4608), "float32"), ("rms_norm_fwd", (1, 9000), "bfloat16"),
-                                              ("layer_norm_fwd", (1, 8200), "float16")])
-def test_weights_in_shared_memory(op, shape, dtype):
-    """Some threads have no last vector of the row."""
-    case = next(c for c in cases.modules()[op].CASES if c.id.startswith("rows"))
-    case = dataclasses.replace(case, shape=shape, dtype=dtype, weights=dtype, extra=False, around=3.0)
-    cluster = next(a for a in dispatch.algorithms(op) if a.name == "cluster")
-    found = [v for v in cluster.variants(case.problem(), contract.device()) if v.config.staged and v.config.lanes <= 256]
-    assert found
-    for variant in found[:2]:
-        contract.check(variant, case, again=False, **contract.ONCE)
-
-
 # ---- rows in pieces
 
 @pytest.mark.parametrize("shape, dtype, extra", [((2, 5000), "float32", False), ((1, 20011), "bfloat16", True),

@@ -10,7 +10,7 @@ from ..device import ring
 from ..device.index import ceil_div
 from ..dispatch import Algorithm
 from .block import backward as _backward, backward_config as _backward_config
-from .block.forward import build, can_stage, layout, make_config, max_vectors, refusal, seconds, vectors
+from .block.forward import build, layout, make_config, max_vectors, refusal, seconds, vectors
 
 LANES, CLUSTERS = (256, 512), (2, 4, 8)
 SHARED = (64, 128, 256, 512)  # threads with eight vectors in registers and others in shared memory
@@ -44,8 +44,6 @@ def configs(problem, device):
             each = ceil_div(count, lanes * blocks)
             if each <= max_vectors(lanes, problem) and (count > lanes * blocks // 2 or (lanes, blocks) == (LANES[0], CLUSTERS[0])):
                 found.append(make_config(problem, lanes, each, cluster=blocks))
-                if can_stage(problem) and each > 1:
-                    found.append(make_config(problem, lanes, each, cluster=blocks, shared_per_sm=device.shared_per_sm, staged=True))
     for lanes in SHARED:
         registers = max_vectors(lanes, problem)
         shared = ceil_div(count, lanes) - registers

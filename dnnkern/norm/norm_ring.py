@@ -272,7 +272,7 @@ def kernel(config):
         dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)
         slots, landed, sent = cuda.shared.array(SLOTS, Real), cuda.shared.array(STAGES, i64), cuda.shared.array(TURNS, i64)
         weights = Weights(gamma, beta, gamma_step, beta_step, cuda.local.array(GAMMAS, GAMMA), cuda.local.array(BETAS, BETA),
-                          cuda.local.array(E, Real), cuda.local.array(E, Real), u32(0))
+                          cuda.local.array(E, Real), cuda.local.array(E, Real))
         vector, sums = Vector(cuda.local.array(4, u32), cuda.local.array(E, Real)), cuda.local.array(SENT, Real)
         thread, rank = cuda.threadIdx.x, cluster_rank()
         first, stride = cuda.blockIdx.x >> CLUSTER_LOG, step * ROWS

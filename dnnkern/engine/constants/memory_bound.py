@@ -163,8 +163,7 @@ row("norm/forward", h200("h200-layer-norm-fwd.jsonl"),
     "with RMS norm, with weights that are loaded alone; bytes in flight that memory's rate takes; share of it with weights loaded alone; "
     "times as long for each unit beyond four of a warp, and for each of a thread below three (h100-weak-spots-band.jsonl); exponent of the "
     "norm; threads that are enough; times as long with a program and one block a multiprocessor: 2048x8192 with an addition, an H100 "
-    "(h100-graph-norm.jsonl); s of a block for each 16 bytes of a thread with weights in shared memory", ("enough", "power", "staged"),
-    lonely=1.4, staged=0.6e-6,
+    "(h100-graph-norm.jsonl)", ("enough", "power"), lonely=1.4,
     alone=1.3e-6, unit=0.78e-6, cluster=2e-6, block=0.1e-6, rms=0.85, single_wait=2.0, in_flight=32e3, single=0.5, beyond=1.02, few=1.012,
     power=12, enough=512)
 row("norm/backward", h200("h200-layer-norm-bwd.jsonl"),

@@ -22,10 +22,9 @@ from typing import NamedTuple
 from ...device import cuda, device_function, i32, i64, jit, u32
 from ...device.cluster import cluster_arrive_relaxed, cluster_rank, cluster_sync, cluster_wait, remote_address, store_remote_f32
 from ...device.convert import element
-from ...device.cp_async import commit_copies, copy_async16_if, wait_copies
 from ...device.index import ceil_div
 from ...device.rows import LIMIT, Dim, RowForm, make_row, make_row_offsets, row_arguments, row_vector
-from ...device.vec import address, advance, load_shared_4u32, pin, shared_address
+from ...device.vec import advance, pin, shared_address
 from ...engine.ahead import make_wait
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, Cost, contend, flight_rate, memory_seconds, narrow_rate, occupied, tail
@@ -90,7 +89,7 @@ def program_vectors(problem):
     return () if unaligned else vectors_of(problem, vector_bytes // problem.x.itemsize)
 
 
-def make_config(problem, lanes, registers, rows=1, cluster=1, shared=0, shared_per_sm=0, staged=False):
+def make_config(problem, lanes, registers, rows=1, cluster=1, shared=0, shared_per_sm=0):
     """The configuration of a problem with this way to hold a row."""
     form, vector_bytes, unaligned = layout(problem)
     order, count = [name for name, _, _ in problem.arrays], vector_bytes // problem.x.itemsize
@@ -101,16 +100,7 @@ def make_config(problem, lanes, registers, rows=1, cluster=1, shared=0, shared_p
     return Config(problem.dtype, *types, problem.op == "layer_norm_fwd", problem.gamma is not None, problem.beta is not None,
                   problem.residual is not None, *words, vector_bytes, unaligned, max(1, len(form.outer)), lanes, registers, rows, cluster,
                   shared, shared_per_sm, problem.result, problem.program, problem.wide,
-                  program_vectors(problem), whole, staged)
-
-
-def can_stage(problem):
-    """Whether there are weights, all of which come in the vectors of x."""
-    _, vector_bytes, unaligned = layout(problem)
-    order, count = [name for name, _, _ in problem.arrays], vector_bytes // problem.x.itemsize
-    weights = [(t, order.index(name)) for name, t in (("gamma", problem.gamma), ("beta", problem.beta)) if t is not None]
-    return bool(weights) and all(weight_words(t, problem.form.steps[k], count, unaligned) == 4 and t.itemsize * count == 16
-                                 for t, k in weights)
+                  program_vectors(problem), whole)
 
 
 def seconds(problem, device, config):
@@ -131,8 +121,7 @@ def seconds(problem, device, config):
     moved = moved.slowed(slower=few)
     if config.lanes <= WARP:
         return LAUNCH + moved.slowed(slower=COST.beyond ** max(0, vectors - 4))
-    unit = COST.staged if config.staged else COST.unit
-    wait = COST.alone + unit * vectors * fill + (COST.cluster + COST.block * config.cluster if config.cluster > 1 else 0)
+    wait = COST.alone + COST.unit * vectors * fill + (COST.cluster + COST.block * config.cluster if config.cluster > 1 else 0)
     wait *= (1.0 if config.layer else COST.rms) * (COST.single_wait if config.has_single_weights else 1.0)
     if problem.program is not None and blocks == 1:
         moved = moved.slowed(lonely=COST.lonely)
@@ -173,7 +162,7 @@ def make_merge_row(config, Real):
 
 
 class Weights(NamedTuple):
-    """gamma and beta: pointers, steps, arrays of what is loaded of them, and of those of a vector; where they are in shared memory."""
+    """gamma and beta: pointers, steps, arrays of what is loaded of them, and arrays of those of a vector."""
     gamma: object
     beta: object
     gamma_step: i64
@@ -182,7 +171,6 @@ class Weights(NamedTuple):
     betas: object
     scales: object
     shifts: object
-    smem: u32
 
 
 class Extras(NamedTuple):
@@ -256,23 +244,6 @@ def kernel(config, dependent):
             if SHIFTED:
                 fetch_beta(weights.betas, c * BETA_LENGTH, weights.beta, i, weights.beta_step, i < length)
 
-    STAGED, COLUMN, STAGED_BETA = config.staged, 16 * BLOCK, 16 * BLOCK * REGISTERS * SCALED
-
-    @device_function
-    def stage_weights(weights, lane, length):
-        """Those of all vectors of a thread, to shared memory."""
-        for c in range(REGISTERS):
-            i = lane + c * TOGETHER
-            if SCALED:
-                copy_async16_if(weights.smem + u32(c * COLUMN), address(weights.gamma, 0), i64(i) * 16, i32(i * E < length))
-            if SHIFTED:
-                copy_async16_if(weights.smem + u32(STAGED_BETA + c * COLUMN), address(weights.beta, 0), i64(i) * 16, i32(i * E < length))
-        commit_copies()
-
-    @device_function
-    def take(words, at):
-        words[0], words[1], words[2], words[3] = load_shared_4u32(at)
-
     # ---- the moments of a row
 
     hold, widen, narrow = pin(ROWS * layout.words), x_type.widen, x_type.narrow
@@ -333,15 +304,11 @@ def kernel(config, dependent):
     def normalise(values, weights, extras, c, j, loaded, row_mean, row_rstd):
         """A vector, whose elements begin with the j-th of the row; its weights are those of vector c where they are `loaded`."""
         if SCALED:
-            if STAGED:
-                take(weights.gammas, weights.smem + u32(c * COLUMN))
-            elif not loaded:
+            if not loaded:
                 fetch_gamma(weights.gammas, 0, weights.gamma, j, weights.gamma_step, True)
             unpack_gamma(weights.scales, weights.gammas, c * GAMMA_LENGTH if loaded else 0)
         if SHIFTED:
-            if STAGED:
-                take(weights.betas, weights.smem + u32(STAGED_BETA + c * COLUMN))
-            elif not loaded:
+            if not loaded:
                 fetch_beta(weights.betas, 0, weights.beta, j, weights.beta_step, True)
             unpack_beta(weights.shifts, weights.betas, c * BETA_LENGTH if loaded else 0)
         for e in range(E):
@@ -392,7 +359,6 @@ def kernel(config, dependent):
     EDGE_SLOTS, PART, BLOCKS = layout.edge_slots, layout.vector_words, config.blocks
     merge_warp, merge_row = make_pool(Real, min(LANES, WARP), LAYER, WHOLE), make_merge_row(config, Real)
     LENGTH_INVERSE, (wait, release) = 1 / (OWN * LANES), make_wait(dependent)
-    all_landed = wait_copies(0)
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
     def norm_fwd_rows(x, gamma, beta, residual, y, mean, rstd, summed, eps, rows, length, x_step, residual_step, y_step, summed_step,
@@ -401,11 +367,11 @@ def kernel(config, dependent):
         dynamic = cuda.shared.array(0, u32, alignment=16)
         scratch, slots = cuda.shared.array(SCRATCH, Real), cuda.shared.array(SLOTS, Real)
         thread = cuda.threadIdx.x
-        smem = shared_address(dynamic, 0) + 16 * u32(thread) if SHARED or STAGED else u32(0)
+        smem = shared_address(dynamic, 0) + 16 * u32(thread) if SHARED else u32(0)
         held = Held(cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32), cuda.local.array(EDGE_SLOTS, Real),
                     cuda.local.array(EDGE_SLOTS, Real), cuda.local.array(E, Real), smem, cuda.local.array(PART, u32))
         weights = Weights(gamma, beta, gamma_step, beta_step, cuda.local.array(GAMMAS, GAMMA), cuda.local.array(BETAS, BETA),
-                          cuda.local.array(E, Real), cuda.local.array(E, Real), smem)
+                          cuda.local.array(E, Real), cuda.local.array(E, Real))
         lane = thread & (LANES - 1)
         first = cuda.blockIdx.x * (GROUPS * ROWS) + (thread >> LOG)
         if CLUSTER > 1:
@@ -422,8 +388,6 @@ def kernel(config, dependent):
             load_row(held, k, x_row, x_step, residual_row, residual_step, Line(prologue, vectors, size, lane))
         if EARLY:
             load_weights(weights, lane, length)
-        if STAGED:
-            stage_weights(weights, lane, length)
         for k in range(ROWS):
             row = first + k * GROUPS
             size = length if row < rows else 0
@@ -447,8 +411,6 @@ def kernel(config, dependent):
                         mean[offsets.mean] = row_mean
                     rstd[offsets.rstd] = row_rstd
             hold(held.words)
-            if STAGED:
-                all_landed()
             store_row(held, weights, Extras(*operands_of(row, operands, divisors)), k, y_row, y_step, line, overflow, row_mean, row_rstd)
     return norm_fwd_rows
 

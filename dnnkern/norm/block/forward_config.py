@@ -43,8 +43,6 @@ class Config:
         64-bit strides of its operands.
     program_vectors : tuple of Vector
         Those of its operands that are moved by vectors.
-    staged : bool
-        gamma and beta come to shared memory while the row does.
     whole : bool
         Lanes of a warp, or fewer, each of which has as many whole vectors of a row.
     """
@@ -71,7 +69,6 @@ class Config:
     wide: bool = False
     program_vectors: tuple = ()
     whole: bool = False
-    staged: bool = False
 
     @property
     def threads(self):
@@ -85,7 +82,7 @@ class Config:
 
     @property
     def shared_bytes(self):
-        return 16 * self.threads * (self.shared + self.staged * self.registers * (self.scaled + self.shifted))
+        return 16 * self.shared * self.threads
 
     @property
     def has_single_weights(self):
@@ -111,7 +108,7 @@ class Config:
     def resident(self):
         """Blocks that a multiprocessor's registers allow, a quarter of which has 512 for each lane of a warp, and its shared memory."""
         blocks = 4 * (512 // self.registers_needed) * WARP // self.threads
-        return max(1, min(blocks, self.shared_per_sm // (self.shared_bytes + 2048)) if self.shared_bytes else blocks)
+        return max(1, min(blocks, self.shared_per_sm // (self.shared_bytes + 2048)) if self.shared else blocks)
 
     @property
     def blocks(self):
@@ -121,5 +118,5 @@ class Config:
     def __str__(self):
         where = f"{self.lanes} threads" + f" x {self.cluster} blocks" * (self.cluster > 1)
         vectors = f"{self.registers}{f' + {self.shared}' * (self.shared > 0)} x {self.vector_bytes} bytes"
-        more = ", staged weights" * self.staged + f", {self.rows} rows" * (self.rows > 1) + ", unaligned edges" * self.unaligned
-        return f"{where}, {vectors}{more}" + f", to {self.result}" * bool(self.result) + f", {self.program}" * (self.program is not None)
+        return f"{where}, {vectors}" + f", {self.rows} rows" * (self.rows > 1) + ", unaligned edges" * self.unaligned + (
+            f", to {self.result}" * bool(self.result)) + f", {self.program}" * (self.program is not None)
