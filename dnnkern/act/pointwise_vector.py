@@ -6,7 +6,7 @@ balances the blocks. The first and the last tile have elements that do not exist
 It is bound by memory; with two bytes per element there is time for some 27 instructions for each.
 """
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..device import cuda, i32, i64, jit
 from ..device.index import ceil_div
@@ -27,26 +27,27 @@ from .pointwise_naive import OPS
 
 COST = constants("act/vector")
 
+THREADS = 256
+
 
 @dataclass(frozen=True)
 class Config:
-    """The work of a thread; threads of a block."""
+    """The work of a thread."""
     work: Work
-    threads: int = 256
 
     def __str__(self):
-        return f"{self.work.lanes} chunk" + "s" * (self.work.lanes > 1) + f", {self.threads} threads" * (self.threads != 256)
+        return f"{self.work.lanes} chunk" + "s" * (self.work.lanes > 1)
 
     @property
     def blocks(self):
         """Resident ones: all that a multiprocessor has threads for, where a thread needs 32 registers; 4 MB are one wave then."""
         few = self.work.lanes * self.work.elements <= 8 and self.work.inputs <= 2 and self.work.compute != "float64"
-        return (8 if few else self.work.blocks) * 256 // self.threads
+        return 8 if few else self.work.blocks
 
     @property
     def tile(self):
         """Elements of a block."""
-        return self.threads * self.work.lanes * self.work.elements
+        return THREADS * self.work.lanes * self.work.elements
 
 
 def supports(problem):
@@ -66,8 +67,7 @@ def workspace(problem, device, config):
 
 def configs(problem, device):
     """One chunk per thread, and two or four of elements of 2 bytes or fewer."""
-    found = [Config(make_work(problem, n)) for n in ((1, 2, 4) if min(t.itemsize for t in problem.arrays) <= 2 else (1,))]
-    return [*found, replace(found[0], threads=128)]
+    return [Config(make_work(problem, n)) for n in ((1, 2, 4) if min(t.itemsize for t in problem.arrays) <= 2 else (1,))]
 
 
 def estimate(problem, device, config):
@@ -75,7 +75,7 @@ def estimate(problem, device, config):
     blocks = ceil_div(problem.form.size, config.tile)
     moved = memory_seconds(sector_bytes(problem, config.work.units), device) * waiting(problem, config.work)
     late = Cost(waves=COST.chunk * config.work.lanes)  # a block's chunks come one after another
-    busy = overlap(memory=moved, issue=kernel_issue_seconds(problem, blocks * config.threads, config.work, 0, device))
+    busy = overlap(memory=moved, issue=kernel_issue_seconds(problem, blocks * THREADS, config.work, 0, device))
     busy = busy.slowed(tail=tail(blocks, COST.blocks, device), slower=1 + COST.slower_chunk * config.work.lanes)
     return LAUNCH + late + busy + slope_cost(problem, device)
 
@@ -84,7 +84,7 @@ def estimate(problem, device, config):
 def kernel(config, dependent):
     """y[...], z[...] = f(a[...], b[...], c[...]), a tile a block."""
     work = config.work
-    LANES, LENGTH, TILE, THREADS = work.lanes, work.elements, config.tile, config.threads
+    LANES, LENGTH, TILE = work.lanes, work.elements, config.tile
     start = make_follow(dependent)
     run, lead_of = make_lanes(work), make_lead(ITEMSIZE[work.dtypes[work.inputs]], work.align)
     unit = [bool(u) for u in work.units]
@@ -117,7 +117,7 @@ def build(problem, device, config):
     arguments = (*pointer_arguments(problem), Argument("int64", form.size),
                  arrays_argument((a.first for a in form.arrays), form.inputs), *scalar_arguments(problem))
     dependent = device.capability >= (9, 0)
-    return (Launch(kernel(config, dependent), (blocks, 1, 1), (config.threads, 1, 1), arguments, dependent=dependent),
+    return (Launch(kernel(config, dependent), (blocks, 1, 1), (THREADS, 1, 1), arguments, dependent=dependent),
             *slope_launches(problem, device))
 
 

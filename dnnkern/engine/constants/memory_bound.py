@@ -23,7 +23,7 @@ row("act/waits", h200("h200-act.jsonl"),
     chunks_1=1.09, chunks_2=1.06, chunks_4=1.0)
 row("act/naive", GUESSED,
     "instructions of a thread and of a dimension's division; s that it takes beside what is counted",
-    thread=30, dimension=70, start=5e-7)
+    thread=30, dimension=70, start=1.2e-6)
 row("act/rows", h200("h200-act.jsonl"),
     "times as long as counted, and for each chunk of a thread more; s that a block takes beside its bytes, and each of its chunks; times "
     "as long with one row a thread of gates' gradients that are not aligned (h100-weak-spots-band.jsonl); blocks of a multiprocessor",
@@ -291,7 +291,7 @@ row("transform/rows", h200("h200-transpose.jsonl"),
     ("dimension", "blocks"),
     chunk=60, dimension=12, element=8, gathered=64, l1=8, one_chunk=1.03, late=2e-7, blocks=8)
 row("transform/concat_batch", h100("h100-weak-spots-band.jsonl"),
-    "times as long as the rows of each array, and with more than four arrays a launch", slower=1.0, eight=2.1)
+    "times as long as the rows of each array, and with more than four arrays a launch", slower=0.97, eight=2.1)
 row("transform/copy", h200("h200-transpose.jsonl"),
     "bytes in flight of a thread that memory's rate takes; instructions of a thread, a dimension", ("thread", "dimension", "blocks"),
     in_flight=16, thread=10, dimension=12, blocks=8)
