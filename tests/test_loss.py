@@ -87,6 +87,31 @@ def test_special_values_are_pytorchs(shape, dtype, smoothing):
         np.testing.assert_allclose(dx, logits.grad.numpy(), rtol=1e-2, atol=2e-3, err_msg=str(algorithm))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("shape", [(6, 37), (6, 64), (6, 6, 8), (6, 1100)])
+def test_large_logits_cost_what_they_lack(shape, dtype):
+    """In every algorithm: logits of up to the largest float32, of both signs, and rows of nothing but the least."""
+    torch = pytest.importorskip("torch")
+    rng, rows = np.random.default_rng(3), shape[:1] + shape[2:]
+    x = rng.standard_normal(shape) * np.reshape([1.5e9, 3e9, 1e20, 1e30, 5e37, 0.0], (6, *[1] * (len(shape) - 1)))
+    x[1], x[3], x[5] = -abs(x[1]), abs(x[3]), -3.3e38
+    x = x.astype(numpy_dtype(dtype)).astype(np.float64)
+    t = x.argmax(1)
+    t[0] = 2
+    logits = torch.from_numpy(x).requires_grad_()
+    want = torch.nn.functional.cross_entropy(logits, torch.from_numpy(t), reduction="none")
+    want.sum().backward()
+    given, labels, how = array(x, dtype), array(t, "int64"), {"reduction": "none"}
+    for algorithm in able(Forward("large", shape, dtype, reduction="none").problem()):
+        loss, lse = dnnkern.cross_entropy_fwd(given, labels, **how, algo=algorithm.name)
+        np.testing.assert_allclose(host(loss), want.detach().numpy(), rtol=1e-6, atol=1e-5, err_msg=str(algorithm))
+        np.testing.assert_allclose(host(lse), torch.logsumexp(logits, 1).detach().numpy(), rtol=1e-6, err_msg=str(algorithm))
+    for algorithm in able(Backward("large", shape, dtype, reduction="none").problem()):
+        dx = host(dnnkern.cross_entropy_bwd(array(np.ones(rows), "float32"), given, labels, lse, **how, algo=algorithm.name))
+        assert np.isfinite(dx).all()
+        np.testing.assert_allclose(dx[:5], logits.grad.numpy()[:5], atol=1e-6, err_msg=str(algorithm))  # lse has no digits for a logarithm
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("shape", [(5, 7), (3, 4, 2, 3), (6,)])

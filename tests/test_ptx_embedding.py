@@ -20,7 +20,7 @@ def kernels(op, words, algo, arch="sm_90a"):
     algorithm = next(a for a in dispatch.algorithms(op) if a.name == algo)
     assert algorithm.supports(problem) is None
     return {launch.kernel.py_func.__name__: machine_code(launch.kernel, launch.signature, arch)
-            for launch in algorithm.build(problem, target, None)}
+            for launch in algorithm.build(problem, target, algorithm.configured(problem, target).config)}
 
 
 @pytest.mark.parametrize("words", ["50257x768 bf16 16x1024", "32000x4096 f32 4096 --indices int32", "1000x64 f64 512"])

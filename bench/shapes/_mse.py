@@ -6,7 +6,7 @@ from . import _words
 
 SETS = {
     "large": ("268435456 {}", "16777216 {}", "64x3x512x512 {}  # images"),
-    "none": ("134217728 {} --reduction none",),
+    "none": ("134217728 {} --reduction none", "134217728 {} --reduction none --short  # losses of the operands' dtype"),
     "small": ("1048576 {}", "4096 {}"),
 }
 

@@ -11,7 +11,7 @@ from ..device.convert import element
 from ..device.pointwise import SCALED, Function, make_function
 from ..dispatch import Algorithm
 from ..engine.constants import constants
-from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
+from ..engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, overlap
 from ..host.launch import Argument, Launch
 from ._estimate import instructions
 from ._lanes import scalar_arguments
@@ -50,7 +50,8 @@ def estimate(problem, device, config):
     for k, a in enumerate(form.arrays):
         total += a.tensor.nbytes * min(32, max(abs(form.dims[-1].strides[k]), 1) * a.itemsize) // a.itemsize
     issue = issue_seconds(form.size, COST.thread + COST.dimension * len(form.dims) + instructions(problem), device)
-    return LAUNCH + overlap(issue=issue, memory=memory_seconds(total, device)) + slope_cost(problem, device, simple=True)
+    work = overlap(issue=issue, memory=memory_seconds(total, device))
+    return LAUNCH + Cost(waves=COST.start) + work + slope_cost(problem, device, simple=True)
 
 
 def _element(dtype):

@@ -13,8 +13,9 @@ from ..device import cuda, i32, jit
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
-from ..engine.cost import LAUNCH, memory_seconds, overlap, tail
+from ..engine.cost import LAUNCH, Cost, memory_seconds, overlap, tail
 from ..engine.lanes import make_lead, rows_refusal
 from ..engine.vectors import word_of
 from ..host.dtypes import ITEMSIZE
@@ -93,15 +94,19 @@ def estimate(problem, device, config):
     threads = _threads(form, work)
     moved = memory_seconds(sector_bytes(problem, work.units), device) * waiting(problem, work)
     busy = overlap(memory=moved, issue=kernel_issue_seconds(problem, threads, work, config.dims, device))
-    return LAUNCH + busy.slowed(tail=tail(ceil_div(threads, THREADS), COST.blocks, device),
-                                slower=COST.slower + COST.slower_chunk * work.lanes) + slope_cost(problem, device)
+    late = Cost(waves=COST.start + COST.chunk * work.lanes)
+    if work.align and work.lanes == 1 and work.inputs > 2 and min(filter(None, work.units)) < 16:
+        busy = busy.slowed(slower=COST.single)  # few loads are in flight
+    return LAUNCH + late + busy.slowed(tail=tail(ceil_div(threads, THREADS), COST.blocks, device),
+                                       slower=COST.slower + COST.slower_chunk * work.lanes) + slope_cost(problem, device)
 
 
 @functools.cache
-def kernel(config):
+def kernel(config, dependent):
     """y[...], z[...] = f(a[...], b[...], c[...]), a chunk of some rows a thread."""
     work = config.work
     LANES, LENGTH = work.lanes, work.elements
+    start = make_follow(dependent)
     run, offsets = make_lanes(work), make_offsets(config.dims, config.wide)
     lead_of = make_lead(ITEMSIZE[work.dtypes[work.inputs]], work.align)
     A_SCALE, B_SCALE, C_SCALE, Y_SCALE, Z_SCALE = five([word_of(ITEMSIZE[d])[2] for d in work.dtypes], work.inputs)
@@ -109,6 +114,7 @@ def kernel(config):
 
     @jit(launch_bounds=(THREADS, work.blocks))
     def pointwise_rows(a, b, c, y, z, threads, row, rows, chunks, groups, firsts, steps, sizes, strides, alpha, beta):
+        start()
         index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index < threads:
             group_index, chunk = divide_remainder(index, chunks)
@@ -139,7 +145,9 @@ def build(problem, device, config):
                  Argument("int32", row.size), Argument("uint32x3", divisor(dims[-1].size)), Argument("uint32x3", divisor(dims[-2].size)),
                  arrays_argument((a.first for a in form.arrays), form.inputs), arrays_argument(row.strides, form.inputs),
                  *offset_arguments(dims, form.inputs, config.wide), *scalar_arguments(problem))
-    return (Launch(kernel(config), (ceil_div(threads, THREADS), 1, 1), (THREADS, 1, 1), arguments), *slope_launches(problem, device))
+    dependent = device.capability >= (9, 0)
+    return (Launch(kernel(config, dependent), (ceil_div(threads, THREADS), 1, 1), (THREADS, 1, 1), arguments, dependent=dependent),
+            *slope_launches(problem, device))
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="rows", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)

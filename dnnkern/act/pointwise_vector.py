@@ -12,6 +12,7 @@ from ..device import cuda, i32, i64, jit
 from ..device.index import ceil_div
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, Cost, memory_seconds, overlap, tail
 from ..engine.lanes import make_lead, rows_refusal
@@ -36,6 +37,12 @@ class Config:
 
     def __str__(self):
         return f"{self.work.lanes} chunk" + "s" * (self.work.lanes > 1)
+
+    @property
+    def blocks(self):
+        """Resident ones: all that a multiprocessor has threads for, where a thread needs 32 registers; 4 MB are one wave then."""
+        few = self.work.lanes * self.work.elements <= 8 and self.work.inputs <= 2 and self.work.compute != "float64"
+        return 8 if few else self.work.blocks
 
     @property
     def tile(self):
@@ -74,18 +81,20 @@ def estimate(problem, device, config):
 
 
 @functools.cache
-def kernel(config):
+def kernel(config, dependent):
     """y[...], z[...] = f(a[...], b[...], c[...]), a tile a block."""
     work = config.work
     LANES, LENGTH, TILE = work.lanes, work.elements, config.tile
+    start = make_follow(dependent)
     run, lead_of = make_lanes(work), make_lead(ITEMSIZE[work.dtypes[work.inputs]], work.align)
     unit = [bool(u) for u in work.units]
     A, B, C, Y, Z = (int(v) for v in five(unit, work.inputs))
     scales = [word_of(ITEMSIZE[d])[2] for d in work.dtypes]
     A_SCALE, B_SCALE, C_SCALE, Y_SCALE, Z_SCALE = five(scales, work.inputs)
 
-    @jit(launch_bounds=(THREADS, work.blocks))
+    @jit(launch_bounds=(THREADS, config.blocks))
     def pointwise_vector(a, b, c, y, z, elements, firsts, alpha, beta):
+        start()
         tile = i64(cuda.blockIdx.x) * TILE
         lead = lead_of(advance(y, firsts.y * Y_SCALE))
         begin = cuda.threadIdx.x * LENGTH - lead
@@ -107,7 +116,9 @@ def build(problem, device, config):
     blocks = ceil_div(form.size + max(config.work.align - 1, 0), config.tile)
     arguments = (*pointer_arguments(problem), Argument("int64", form.size),
                  arrays_argument((a.first for a in form.arrays), form.inputs), *scalar_arguments(problem))
-    return (Launch(kernel(config), (blocks, 1, 1), (THREADS, 1, 1), arguments), *slope_launches(problem, device))
+    dependent = device.capability >= (9, 0)
+    return (Launch(kernel(config, dependent), (blocks, 1, 1), (THREADS, 1, 1), arguments, dependent=dependent),
+            *slope_launches(problem, device))
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="vector", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)

@@ -15,6 +15,7 @@ from ..device import cuda, device_function, i32, i64, jit
 from ..device.block import add, make_block_reduce
 from ..device.index import ceil_div
 from ..device.warp import ballot, lane_id, scan_sum, warp_id
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, Cost
 from ..engine.ranks import before, count_lanes, make_peers
@@ -60,13 +61,14 @@ def make_key(index_dtype):
 
 
 @functools.cache
-def kernel(index_dtype, shift):
+def kernel(index_dtype, shift, dependent):
     """Where rows begin in the sorted list; its positions and their rows."""
     key, peers, ROWS, TOTALS = make_key(index_dtype), make_peers(shift), 1 << shift, 2 * WARPS
-    reduce, OWN = make_block_reduce(add, SORT), 32 * ITEMS
+    reduce, begin, OWN = make_block_reduce(add, SORT), make_follow(dependent), 32 * ITEMS
 
     @jit(launch_bounds=SORT)
     def embedding_sort(indices, starts, order, keys, positions, rows, padding, step):
+        begin()
         counters, totals = cuda.shared.array(ROWS, i32), cuda.shared.array(TOTALS, i32)
         list_row, list_position = cuda.shared.array(CHUNK, i32), cuda.shared.array(CHUNK, i32)
         found, ranks = cuda.local.array(ITEMS, i32), cuda.local.array(ITEMS, i32)
@@ -152,4 +154,6 @@ def launch(problem, device, starts, order, keys):
     rows, shift = problem.table.shape[0], shift_of(problem.table.shape[0], device)
     arguments = (Argument(f"{problem.indices.dtype}*", "indices"), starts, order, keys, Argument("int32", problem.positions),
                  Argument("int32", rows), Argument("int32", problem.padding_idx), Argument("int64", problem.steps[0]))
-    return Launch(kernel(problem.indices.dtype, shift), (_blocks(rows, shift), 1, 1), (SORT, 1, 1), arguments)
+    dependent = device.capability >= (9, 0)
+    return Launch(kernel(problem.indices.dtype, shift, dependent), (_blocks(rows, shift), 1, 1), (SORT, 1, 1), arguments,
+                  dependent=dependent)

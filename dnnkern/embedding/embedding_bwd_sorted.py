@@ -22,6 +22,7 @@ from ..device.groups import access_words, make_reader, make_writer
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, occupied, overlap
 from ..engine.offsets import LIMIT
@@ -110,7 +111,8 @@ def estimate(problem, device, config):
     work = overlap(memory=memory_seconds(p.bytes, device), issue=issue)
     threads = max(units, _slices(p) * chunks)
     alone = COST.wait * (1 << config.slice_bits) / FLIGHT
-    return _sorted.seconds(p, device) + 2 * LAUNCH + overlap(work.slowed(idle=1 / occupied(threads, COST.enough, device)), waits=alone)
+    launches = LAUNCH * (1 + (_slices(p) > 1))
+    return _sorted.seconds(p, device) + launches + overlap(work.slowed(idle=1 / occupied(threads, COST.enough, device)), waits=alone)
 
 
 @functools.cache
@@ -138,13 +140,15 @@ def _gather(config):
 
 
 @functools.cache
-def slices_kernel(config):
+def slices_kernel(config, dependent):
     """sums[2 * slice], sums[2 * slice + 1] = those of the slice's first and last row, where they are long."""
     Total, V, BITS, compute = COMPUTE[element(config.dtype).compute], config.columns, config.slice_bits, element(config.dtype).compute
     gather, put, LENGTH = _gather(config), make_writer(compute, V, config.sum_words), 1 << config.slice_bits
+    wait = make_follow(dependent)
 
     @jit(launch_bounds=THREADS)
     def embedding_slices(dy, starts, order, keys, sums, threads, chunks, rows, columns, dy_step):
+        wait()
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < threads:
             number, chunk = divide_remainder(i, chunks)
@@ -164,15 +168,16 @@ def slices_kernel(config):
 
 
 @functools.cache
-def rows_kernel(config):
+def rows_kernel(config, dependent):
     """dweight[v] = the sum of its positions' gradients, or of its slices' sums."""
     Total, V, BITS, compute = COMPUTE[element(config.dtype).compute], config.columns, config.slice_bits, element(config.dtype).compute
     Raw, SUM, fetch, unpack = make_reader(compute, V, config.sum_words)
     gather, put, LENGTH = _gather(config), make_writer(config.dtype, V, config.words), 1 << config.slice_bits
-    BY_FREQUENCY, BUFFER = config.by_frequency, FLIGHT * SUM
+    BY_FREQUENCY, BUFFER, wait = config.by_frequency, FLIGHT * SUM, make_follow(dependent)
 
     @jit(launch_bounds=THREADS)
     def embedding_bwd_sorted(dy, starts, order, sums, dweight, threads, chunks, columns, dy_step, row_step):
+        wait()
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < threads:
             row, chunk = divide_remainder(i, chunks)
@@ -204,20 +209,22 @@ def rows_kernel(config):
 
 
 def build(problem, device, config):
-    """Three launches: the list, sums of slices, rows."""
+    """Three launches: the list, sums of slices where there are several, rows."""
     p, config, layout = problem, _config(problem), _layout(problem)[0]
     pointer, chunks, slices = element(p.dtype).pointer, p.columns // config.columns, _slices(problem)
     starts, order, keys = (Argument("int32*", "workspace", layout[name]) for name in ("starts", "order", "keys"))
     dy, sums, parts = Argument(pointer, "dy"), Argument(f"{p.compute}*", "workspace", layout["sums"]), Argument("uint32x3", divisor(chunks))
     rows, columns, step = p.table.shape[0], Argument("int64", p.columns), Argument("int64", p.steps[1])
+    dependent = device.capability >= (9, 0)
 
     def launch(kernel, threads, *arguments):
-        return Launch(kernel, (ceil_div(threads, THREADS), 1, 1), (THREADS, 1, 1), arguments)
-    return (_sorted.launch(p, device, starts, order, keys),
-            launch(slices_kernel(config), 2 * slices * chunks, dy, starts, order, keys, sums, Argument("int32", 2 * slices * chunks),
-                   parts, Argument("int32", rows), columns, step),
-            launch(rows_kernel(config), rows * chunks, dy, starts, order, sums, Argument(pointer, "dweight"),
-                   Argument("int32", rows * chunks), parts, columns, step, Argument("int64", p.table.strides[0])))
+        return Launch(kernel(config, dependent), (ceil_div(threads, THREADS), 1, 1), (THREADS, 1, 1), arguments, dependent=dependent)
+    launches = [_sorted.launch(p, device, starts, order, keys)]
+    if slices > 1:
+        launches.append(launch(slices_kernel, 2 * slices * chunks, dy, starts, order, keys, sums, Argument("int32", 2 * slices * chunks),
+                               parts, Argument("int32", rows), columns, step))
+    return *launches, launch(rows_kernel, rows * chunks, dy, starts, order, sums, Argument(pointer, "dweight"),
+                             Argument("int32", rows * chunks), parts, columns, step, Argument("int64", p.table.strides[0]))
 
 
 ALGORITHM = Algorithm(op="embedding_bwd", name="sorted", supports=supports, workspace=workspace, estimate=estimate, build=build)

@@ -1,35 +1,37 @@
 """Rows of contiguous columns, copied in units of up to 16 bytes: neighbouring threads have neighbouring units of a row.
 
-A thread has four units, a block's width apart: it loads their four indices, then the four units, then stores them, so that four loads are
-in flight at either step. Rows are copied as words, whatever they hold; the words of an index that is no row become all ones, which is NaN
+A thread has up to four units, a block's width apart: it loads their indices, then the units, then stores them, so that four loads are in
+flight at either step. Rows are copied as words, whatever they hold; the words of an index that is no row become all ones, which is NaN
 in every type. What is read of the table more than once comes from the L2.
 """
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..device import cuda, i32, i64, jit, u32
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
-from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, narrow_rate, overlap
+from ..engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, narrow_rate, overlap
 from ..engine.offsets import LIMIT
 from ..engine.vectors import make_unit_moves, unit_of, word_of
 from ..host.launch import Argument, Launch
 
 COST = constants("embedding/fwd_rows")
 
-THREADS, FLIGHT = 256, 4
+THREADS = 256
 
 
 @dataclass(frozen=True)
 class Config:
-    """Bytes of a unit, bytes of an element."""
+    """Bytes of a unit, bytes of an element, units of a thread."""
     unit: int
     itemsize: int
+    flight: int = 4
 
     def __str__(self):
-        return f"units of {self.unit} bytes"
+        return f"{self.flight} x {self.unit} bytes"
 
 
 def refusal(problem):
@@ -75,24 +77,30 @@ def workspace(problem, device, config):
     return 0
 
 
+def configs(problem, device):
+    """Four units a thread, or two, or one."""
+    return [replace(_config(problem), flight=n) for n in (4, 2, 1)]
+
+
 def estimate(problem, device, config):
     """Bytes, at a lower rate for short accesses; instructions of a unit; two loads, one after the other, at least."""
-    config = _config(problem)
     units = _units(problem, config)
     rate = narrow_rate(config.unit, config.unit)
-    return LAUNCH + overlap(memory=memory_seconds(problem.bytes, device) / rate, issue=issue_seconds(units, COST.unit, device),
-                            waits=COST.wait)
+    work = overlap(memory=memory_seconds(problem.bytes, device) / rate, issue=issue_seconds(units, COST.unit, device), waits=COST.wait)
+    return LAUNCH + Cost(waves=COST.flight * config.flight) + work.slowed(slower=COST.single if config.flight == 1 else 1.0)
 
 
 @functools.cache
-def kernel(config, index_dtype):
+def kernel(config, index_dtype, dependent):
     """y[p, u] = weight[indices[p], u] for the units u of a row."""
     load, store, _, _, WORDS = make_unit_moves(config.unit, config.itemsize)
+    begin, FLIGHT = make_follow(dependent), config.flight
     ELEMENTS, BUFFER = config.unit // config.itemsize * word_of(config.itemsize)[2], FLIGHT * WORDS
     ONES, Index = 2 ** (8 * min(4, config.unit)) - 1, i64 if index_dtype == "int64" else i32
 
     @jit(launch_bounds=(THREADS, 6))
     def embedding_fwd_rows(weight, indices, y, units, per_row, rows, index_step, row_step, y_step):
+        begin()
         words, found = cuda.local.array(BUFFER, u32), cuda.local.array(FLIGHT, Index)
         first = cuda.blockIdx.x * (FLIGHT * THREADS) + cuda.threadIdx.x
         for u in range(FLIGHT):
@@ -119,14 +127,16 @@ def kernel(config, index_dtype):
 
 def build(problem, device, config):
     """One launch. Steps of rows are counted in words."""
-    p, config = problem, _config(problem)
+    p, dependent = problem, device.capability >= (9, 0)
     _, name, per = word_of(config.itemsize)
     units, (index_step, y_step) = _units(p, config), p.steps
     arguments = (Argument(f"{name}*", "weight"), Argument(f"{p.indices.dtype}*", "indices"), Argument(f"{name}*", "y"),
                  Argument("int32", units), Argument("uint32x3", divisor(p.columns * config.itemsize // config.unit)),
                  Argument("int32", p.table.shape[0]), Argument("int64", index_step), Argument("int64", p.table.strides[0] * per),
                  Argument("int64", y_step * per))
-    return (Launch(kernel(config, p.indices.dtype), (ceil_div(units, FLIGHT * THREADS), 1, 1), (THREADS, 1, 1), arguments),)
+    return (Launch(kernel(config, p.indices.dtype, dependent), (ceil_div(units, config.flight * THREADS), 1, 1), (THREADS, 1, 1), arguments,
+                   dependent=dependent),)
 
 
-ALGORITHM = Algorithm(op="embedding_fwd", name="rows", supports=supports, workspace=workspace, estimate=estimate, build=build)
+ALGORITHM = Algorithm(op="embedding_fwd", name="rows", supports=supports, workspace=workspace, estimate=estimate, build=build,
+                      configs=configs)

@@ -22,6 +22,24 @@ def make_begin(dependent):
 
 
 @device_function
+def _follow():
+    wait_for_previous_grid()
+    launch_dependent_grids()
+
+
+def make_wait(dependent):
+    """Device functions ``wait()``: for the previous grid, if the launch is dependent; and ``release()``: the next grid may begin, if so.
+    Host function."""
+    return (wait_for_previous_grid, launch_dependent_grids) if dependent else (_nothing, _nothing)
+
+
+def make_follow(dependent):
+    """Device function ``follow()``: as `make_begin`'s, of kernels that take a few microseconds. The next grid begins only now, so that two
+    wait at once, not as many as multiprocessors hold. Host function."""
+    return _follow if dependent else _nothing
+
+
+@device_function
 def _nothing():
     return None
 

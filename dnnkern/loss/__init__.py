@@ -256,7 +256,7 @@ def mse_loss_fwd(x, target, *, reduction="mean", out=None, workspace=None, strea
     Returns
     -------
     loss : array of float32, float64 for float64
-        Without dimensions, or with "none" of x's shape.
+        Without dimensions, or with "none" of x's shape; an `out` of x's shape may have x's dtype.
 
     Raises
     ------
@@ -287,7 +287,7 @@ def mse_loss_bwd(dloss, x, target, *, reduction="mean", out=None, workspace=None
     Parameters
     ----------
     dloss : array of float32, float64 for float64
-        Gradient of the loss: without dimensions, or with "none" of x's shape.
+        Gradient of the loss: without dimensions, or with "none" of x's shape, where it may have x's dtype.
     x, target, reduction
         As passed to `mse_loss_fwd`. The gradient with respect to target is the negative.
     out : array of x's shape and dtype

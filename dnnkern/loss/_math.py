@@ -11,7 +11,8 @@ from ..device.fastmath import ex2, exp, exp_fast, fabs, fma, maximum, rcp
 IGNORED, INVALID = -1, -2  # labels that are no class
 # Names of the arrays that a row has offsets in.
 FORWARD, BACKWARD = ("scores", "targets", "loss", "lse"), ("dloss", "scores", "targets", "lse", "gradient")
-NEGATIVE_INFINITY, LOG2E, LN2 = -math.inf, 1.4426950408889634, 0.6931471805599453
+NEGATIVE_INFINITY, LOG2E = -math.inf, 1.4426950408889634
+FAR = 2.0 ** 30  # scores beyond it are 64 apart or equal
 
 
 @dataclass(frozen=True)
@@ -75,19 +76,19 @@ class Terms(NamedTuple):
 
     power(d)
         exp(d). In float32 two instructions: a difference loses nothing in them that its rounding has not lost.
-    level(m)
-        What `rise` takes for a maximum m: in float32 its multiple by log2(e), rounded, so that `rise` is two instructions and one
-        rounding.
-    shift(level)
-        The level, but 0 for -inf: where nothing is there yet to be summed.
-    rise(x, level)
-        exp(x - m).
-    drop(d)
-        What a sum is multiplied by where its level becomes another, by the difference d of levels.
-    gap(x, m)
-        m - x, consistent with `rise`: what x lacks to the level.
+    shift(m)
+        A maximum, or its level, but 0 for -inf: where nothing is there yet to be summed.
+    scale(m)
+        What scores are multiplied by below a maximum m: in float32 log2(e), so that `rise` is two instructions and one rounding. Where m is
+        so large that the rounding of its level, m times the scale, would count, 1, which is exact: others are too far below to count.
+    rise(x, s, low)
+        exp(x - m), by the scale s and the level of m.
+    drop(m, s, low)
+        What a sum of `rise` below m is multiplied by where scale and level become these of a greater maximum.
+    settle(m, total)
+        The sum of exp(x - m) from that of `rise`, which is larger or smaller by the rounding of the level.
     merge(m, total, m2, total2, n)
-        Two maxima, and sums of `rise` by their levels.
+        Two maxima, and sums of powers below them.
     anchor(x)
         x, but 0 where it is not finite: what to subtract from scores before they are summed.
     label(targets, at, classes, ignore)
@@ -101,11 +102,11 @@ class Terms(NamedTuple):
         lacks; `aimed` and `sum_aimed` are the sum of `aim` over the classes, and that of its products with scores above the anchor.
     """
     power: Callable
-    level: Callable
     shift: Callable
+    scale: Callable
     rise: Callable
     drop: Callable
-    gap: Callable
+    settle: Callable
     merge: Callable
     anchor: Callable
     label: Callable
@@ -132,48 +133,50 @@ def make_terms(kind) -> Terms:
     WEIGHTED, SMOOTH, SOFT = bool(kind.weight), kind.smooth, kind.soft
     load_weight = element(kind.weight or kind.dtype).load
 
+    @device_function
+    def shift(m):
+        return Real(0) if m == Real(NEGATIVE_INFINITY) else m
+
     if kind.compute == "float64":
         @device_function
-        def level(m):
-            return m
+        def scale(m):
+            return Real(1)
 
         @device_function
-        def rise(x, low):
+        def rise(x, s, low):
             return exp(x - low)
 
         @device_function
-        def gap(x, m):
-            return m - x
+        def drop(m, s, low):
+            return exp(m - low)
 
         @device_function
-        def drop(d):
-            return exp(d)
+        def settle(m, total):
+            return total
     else:
         @device_function
-        def level(m):
-            return m * Real(LOG2E)
+        def scale(m):
+            return Real(LOG2E) if fabs(m) < Real(FAR) else Real(1)
 
         @device_function
-        def rise(x, low):
-            return ex2(fma(x, Real(LOG2E), Real(-low)))
+        def rise(x, s, low):
+            return ex2(fma(x, s, Real(-low)))
 
         @device_function
-        def gap(x, m):
-            return Real(-fma(x, Real(LOG2E), Real(-(m * Real(LOG2E))))) * Real(LN2)
+        def drop(m, s, low):
+            level_error = fma(m, s, Real(-(m * s)))  # so that a product which the compiler does not round is as if it were
+            return ex2(fma(m, s, Real(-low)) - level_error) if m > Real(NEGATIVE_INFINITY) else Real(0)
 
         @device_function
-        def drop(d):
-            return ex2(d)
-
-    @device_function
-    def shift(low):
-        return Real(0) if low == Real(NEGATIVE_INFINITY) else low
+        def settle(m, total):
+            s = scale(m)
+            return total * ex2(fma(-m, s, m * s)) if fabs(m) < Real(math.inf) else total
 
     @device_function
     def merge(m, total, m2, total2, n):
         top = maximum(m, m2)
-        low = shift(level(top))
-        return top, total * drop(level(m) - low) + total2 * drop(level(m2) - low)
+        low = shift(top)
+        return top, total * power(m - low) + total2 * power(m2 - low)
 
     @device_function
     def anchor(x):
@@ -218,7 +221,7 @@ def make_terms(kind) -> Terms:
         elif label < 0:
             loss = Real(math.nan)
         return loss
-    return Terms(power, level, shift, rise, drop, gap, merge, anchor, label, weigh, aim, conclude)
+    return Terms(power, shift, scale, rise, drop, settle, merge, anchor, label, weigh, aim, conclude)
 
 
 @functools.cache

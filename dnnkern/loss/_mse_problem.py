@@ -22,7 +22,8 @@ class _Mse:
         one_of(self.op, "reduction", self.reduction, REDUCTIONS)
         expect(self.op, "target", self.target, self.x.dtype, self.x.shape)
         name, loss = ("out", self.loss) if self.is_forward else ("dloss", self.dloss)
-        expect(self.op, name, loss, self.compute, () if self.reduction != "none" else self.x.shape)
+        short = self.each and loss.dtype == self.x.dtype
+        expect(self.op, name, loss, self.x.dtype if short else self.compute, self.x.shape if self.each else ())
         if not self.is_forward:
             expect(self.op, "out", self.dx, self.x.dtype, self.x.shape)
         (out,) = self.outputs
@@ -45,6 +46,11 @@ class _Mse:
     def compute(self):
         """Type of differences, sums and losses."""
         return compute_dtype(self.x.dtype)
+
+    @property
+    def loss_dtype(self):
+        """Of the losses or their gradients: `compute`, or of each element that of x."""
+        return (self.loss if self.is_forward else self.dloss).dtype
 
     @property
     def scale(self):
@@ -82,7 +88,8 @@ class _Mse:
     def __str__(self):
         shape = "x".join(map(str, self.x.shape)) or "scalar"
         strided = "".join(f", {name} strides {t.strides}" for name, t in self.walked if not t.is_packed)
-        return f"{self.op} {shape} {self.dtype} {self.reduction}{strided}"
+        short = f" loss {self.loss_dtype}" * (self.loss_dtype != self.compute)
+        return f"{self.op} {shape} {self.dtype} {self.reduction}{short}{strided}"
 
 
 @dataclass(frozen=True)

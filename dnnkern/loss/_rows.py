@@ -17,6 +17,7 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.rows import LIMIT, Dim, RowLayout, RowForm, make_row, make_row_offsets, row_arguments
 from ..device.vec import advance, pin
 from ..device.warp import make_reduce
+from ..engine.ahead import make_follow
 from ..host.launch import Argument
 from ._math import BACKWARD, FORWARD, Kind, kind_of, make_inverse, make_slope, make_terms
 from ._totals import loss_arguments, totals_arguments, weight_argument, weight_step
@@ -112,7 +113,7 @@ def make_look(kind):
     """Device functions ``look(targets, to, weight, weight_step, classes, ignore)`` -> (label, its weight), and ``finish(...)``, which
     writes the logarithm of a row's sum of exponentials and returns its loss, written too where each row keeps its own."""
     do, Real = make_terms(kind), kind.real
-    label_of, weigh, conclude, gap, SOFT, EACH = do.label, do.weigh, do.conclude, do.gap, kind.soft, kind.each
+    label_of, weigh, conclude, SOFT, EACH = do.label, do.weigh, do.conclude, kind.soft, kind.each
 
     @device_function
     def look(targets, to, weight, weight_step, classes, ignore):
@@ -127,7 +128,7 @@ def make_look(kind):
     def finish(loss, loss_at, lse, lse_at, label, score, w, m, total, base, aimed, sum_aimed, keep, share):
         z = log(total)
         lse[lse_at] = m + z
-        value = conclude(label, gap(score, m) + z, gap(base, m) + z, aimed, sum_aimed, w, keep, share)
+        value = conclude(label, m - score + z, m - base + z, aimed, sum_aimed, w, keep, share)
         if EACH:
             loss[loss_at] = value
         return value
@@ -137,7 +138,7 @@ def make_look(kind):
 # ---- forward
 
 @functools.cache
-def forward_kernel(config):
+def forward_kernel(config, dependent):
     """The loss of each row, and the logarithm of its sum of exponentials; of a piece what is left to be merged."""
     kind, layout = config.kind, config.layout(True)
     vec, aims_of, do = make_row(layout), make_row(config.layout()), make_terms(kind)
@@ -152,7 +153,7 @@ def forward_kernel(config):
     SCRATCH = 1 if NARROW and not TOGETHER else THREADS // 8
     SCRATCH_SHARES = THREADS // 8 if SHARES and not NARROW else 1
     merge_block, merge_two = make_block_reduce_pair(do.merge, THREADS), make_block_reduce_pair(merge_sums, THREADS)
-    row_offsets, hold = make_row_offsets(config.dims, FORWARD), pin(WORDS)
+    row_offsets, hold, begin = make_row_offsets(config.dims, FORWARD), pin(WORDS), make_follow(dependent)
     if NARROW:
         widest, whole = make_reduce(maximum, LANES), make_reduce(add, LANES)
 
@@ -177,6 +178,7 @@ def forward_kernel(config):
     @jit(launch_bounds=(THREADS, BLOCKS))
     def cross_entropy_fwd_rows(logits, targets, weight, loss, weights, lse, partial, rows, classes, pieces, size, logits_step,
                                targets_step, weight_step, ignore, keep, share, divisors, strides):
+        begin()
         scratch, scratch_shares = cuda.shared.array(SCRATCH, Real), cuda.shared.array(SCRATCH_SHARES, Real)
         words, more = cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
         values, others = cuda.local.array(E, Real), cuda.local.array(E, Real)
@@ -202,9 +204,10 @@ def forward_kernel(config):
                 load_rest_aims(rest_aims, t, prologue, vectors, n, lane)
             for k in range(EDGES):
                 m = maximum(m, edges[k])
-            low = do.shift(do.level(m))
+            s = do.scale(m)
+            low = do.shift(m * s)
             for k in range(EDGES):
-                total += do.rise(edges[k], low)
+                total += do.rise(edges[k], s, low)
                 if SHARES:
                     j = lane + k * LANES
                     i = j if j < prologue else j + vectors * E
@@ -221,18 +224,19 @@ def forward_kernel(config):
             vec.load(words, advance(x, i64(first) * E * logits_step), prologue, left, lane, logits_step)
             if SOFT:
                 load_aims(more, advance(t, i64(first) * E * targets_step), prologue, left, lane, targets_step)
-            old = do.level(m)
+            old = m
             for c in range(REGISTERS):
                 vec.unpack(values, words, c)
                 for e in range(E):
                     m = maximum(m, values[e])
-            low = do.shift(do.level(m))
-            total = total * do.drop(old - low)
+            s = do.scale(m)
+            low = do.shift(m * s)
+            total = total * do.drop(old, s, low)
             hold(words)
             for c in range(REGISTERS):
                 vec.unpack(values, words, c)
                 for e in range(E):
-                    total += do.rise(values[e], low)
+                    total += do.rise(values[e], s, low)
                 if SHARES:
                     i = lane + c * LANES
                     if i < left:
@@ -251,7 +255,7 @@ def forward_kernel(config):
                 if not SOFT:
                     if label >= 0:
                         score = load_one(x, label * logits_step)
-        m, total = combine(m, total, scratch)
+        m, total = combine(m, do.settle(m, total), scratch)
         if SHARES:
             aimed, sum_aimed = combine_sums(aimed, sum_aimed, scratch_shares)
         value = Real(0)
@@ -279,7 +283,7 @@ def forward_kernel(config):
 # ---- backward
 
 @functools.cache
-def backward_kernel(config):
+def backward_kernel(config, dependent):
     """The gradient of each row, or of a piece of it."""
     kind, layout = config.kind, config.layout()
     vec, do = make_row(layout), make_terms(kind)
@@ -291,7 +295,7 @@ def backward_kernel(config):
     THREADS, BLOCKS, LANES, SPLIT = config.threads, config.blocks, config.lanes, config.split
     ROWS, LOG, NARROW, TURN = THREADS // LANES, LANES.bit_length() - 1, LANES <= 32, LANES * REGISTERS
     SCRATCH, SUMMED = THREADS // 16 if SOFT and not NARROW else 1, SOFT and not SPLIT
-    row_offsets = make_row_offsets(config.dims, BACKWARD)
+    row_offsets, begin = make_row_offsets(config.dims, BACKWARD), make_follow(dependent)
     reduce_narrow, reduce_block = make_reduce(add, min(LANES, 32)), make_block_reduce(add, THREADS)
 
     @device_function
@@ -303,6 +307,7 @@ def backward_kernel(config):
     @jit(launch_bounds=(THREADS, BLOCKS))
     def cross_entropy_bwd_rows(dloss, scores, targets, lse, weight, gradient, totals, partial, rows, classes, pieces, size, scores_step,
                                targets_step, gradient_step, weight_step, ignore, keep, share, scale, divisors, strides):
+        begin()
         scratch = cuda.shared.array(SCRATCH, Real)
         words, more = cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
         values, others = cuda.local.array(E, Real), cuda.local.array(E, Real)

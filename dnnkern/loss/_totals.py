@@ -10,6 +10,7 @@ from ..device.block import add, make_block_reduce, make_block_reduce_pair, merge
 from ..device.convert import element
 from ..device.index import ceil_div
 from ..device.rows import Dim, RowForm, make_row_offsets, make_row_offsets64, row_arguments, row_arguments64
+from ..engine.ahead import make_follow
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ._math import IGNORED, kind_of, make_inverse, make_terms
@@ -29,13 +30,14 @@ def threads_of(count):
 
 
 @functools.cache
-def fold_kernel(compute, weighted, last, threads):
+def fold_kernel(compute, weighted, last, threads, dependent):
     """The sum of a stretch of values, and of weights; the `last` launch, of one block, divides by these or multiplies by `scale`."""
     Real, reduce = TYPES[compute], make_block_reduce_pair(merge_sums, threads)
-    THREADS, SCRATCH, inverse = threads, threads // 8, make_inverse(compute)
+    THREADS, SCRATCH, inverse, begin = threads, threads // 8, make_inverse(compute), make_follow(dependent)
 
     @jit(launch_bounds=THREADS)
     def loss_fold(values, weights, sums, sums_of_weights, count, per, scale):
+        begin()
         scratch = cuda.shared.array(SCRATCH, Real)
         thread, block = cuda.threadIdx.x, i64(cuda.blockIdx.x)
         first = block * per
@@ -62,20 +64,21 @@ def fold_bytes(count):
     return 2 * blocks if blocks > 1 else 0
 
 
-def fold_launches(compute, values, weights, result, count, scale, scratch):
+def fold_launches(device, compute, values, weights, result, count, scale, scratch):
     """Launches that leave in `result` (name, byte offset) the sum of `count` values times `scale`, or divided by that of weights.
 
     `values`, `weights` (or None) and `scratch` are byte offsets in the workspace.
     """
     pointer, size, blocks, weighted = f"{compute}*", ITEMSIZE[compute], blocks_of(count), weights is not None
-    launches = []
+    launches, dependent = [], device.capability >= (9, 0)
 
     def one(values, weights, target, second, count, grid, last):
         arguments = (Argument(pointer, "workspace", values), Argument(pointer, "workspace", weights or 0), Argument(pointer, *target),
                      Argument(pointer, "workspace", second), Argument("int64", count), Argument("int64", max(1, ceil_div(count, grid))),
                      Argument(compute, scale))
         threads = threads_of(count)
-        launches.append(Launch(fold_kernel(compute, weighted, last, threads), (grid, 1, 1), (threads, 1, 1), arguments))
+        launches.append(Launch(fold_kernel(compute, weighted, last, threads, dependent), (grid, 1, 1), (threads, 1, 1), arguments,
+                               dependent=dependent))
     if blocks > 1:
         one(values, weights, ("workspace", scratch), scratch + blocks * size, count, blocks, False)
         values, weights, count = scratch, scratch + blocks * size if weighted else None, blocks
@@ -103,27 +106,28 @@ def loss_arguments(problem, count):
     return Argument(pointer, "workspace"), Argument(pointer, "workspace", weights)
 
 
-def loss_launches(problem, count):
+def loss_launches(problem, count, device):
     """What follows the rows: nothing where each keeps its loss."""
     kind, (weights, scratch, _), rows = kind_of(problem), loss_workspace(problem, count), problem.rows
     if kind.each:
         return ()
     mean = problem.reduction == "mean" and problem.is_soft
     scale = (1 / rows if rows else float("nan")) if mean else 1.0
-    return fold_launches(problem.compute, 0, weights if kind.mean else None, ("loss", 0), count, scale, scratch)
+    return fold_launches(device, problem.compute, 0, weights if kind.mean else None, ("loss", 0), count, scale, scratch)
 
 
 # ---- backward: what must be known of all rows before one has a gradient
 
 @functools.cache
-def weigh_kernel(kind, dims, whole, threads, wide):
+def weigh_kernel(kind, dims, whole, threads, wide, dependent):
     """The sum of the weights of a stretch of rows' labels; with `whole` that of all classes' weights, by the first block."""
     Real, do, reduce = kind.real, make_terms(kind), make_block_reduce(add, threads)
-    label, weigh, THREADS, SCRATCH = do.label, do.weigh, threads, threads // 16
+    label, weigh, THREADS, SCRATCH, begin = do.label, do.weigh, threads, threads // 16, make_follow(dependent)
     row_offsets = (make_row_offsets64 if wide else make_row_offsets)(dims, ("targets",))
 
     @jit(launch_bounds=THREADS)
     def loss_weights(targets, weight, sums, total, rows, per, classes, weight_step, ignore, divisors, strides):
+        begin()
         scratch = cuda.shared.array(SCRATCH, Real)
         thread, block = cuda.threadIdx.x, i64(cuda.blockIdx.x)
         first = block * per
@@ -169,7 +173,7 @@ def totals_arguments(problem):
     return Argument(f"{problem.compute}*", "workspace" if needs_totals(problem) else "dloss")
 
 
-def totals_launches(problem):
+def totals_launches(problem, device):
     """What goes before the rows of a backward problem."""
     if not needs_totals(problem):
         return ()
@@ -177,15 +181,16 @@ def totals_launches(problem):
     blocks, at = blocks_of(p.rows), p.places_of.index("targets")
     outer, wide, threads = tuple(Dim(d.size, (d.strides[at],)) for d in p.form.outer), p.rows >= 2 ** 31, threads_of(p.rows)
     divisors, strides = row_arguments64(outer, 1) if wide else row_arguments(RowForm((Dim(1, (0,)),), outer))
-    kernel = weigh_kernel(kind, max(1, len(outer)), kind.smooth and bool(kind.weight), threads, wide)
+    dependent = device.capability >= (9, 0)
+    kernel = weigh_kernel(kind, max(1, len(outer)), kind.smooth and bool(kind.weight), threads, wide, dependent)
     arguments = (Argument(f"{kind.labels}*", "targets"), weight_argument(p), Argument(pointer, "workspace", 16 if blocks > 1 else 0),
                  Argument(pointer, "workspace", size), Argument("int64", p.rows), Argument("int64", ceil_div(p.rows, blocks)),
                  Argument("int64", p.classes), Argument("int64", weight_step(p)), Argument("int64", p.ignore_index),
                  Argument(f"{'int64' if wide else 'uint32'}x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides))
-    first = Launch(kernel, (blocks, 1, 1), (threads, 1, 1), arguments)
+    first = Launch(kernel, (blocks, 1, 1), (threads, 1, 1), arguments, dependent=dependent)
     if blocks == 1:
         return (first,)
-    return first, *fold_launches(p.compute, 16, None, ("workspace", 0), blocks, 1.0, 16 + blocks * size)
+    return first, *fold_launches(device, p.compute, 16, None, ("workspace", 0), blocks, 1.0, 16 + blocks * size)
 
 
 def weight_argument(problem):

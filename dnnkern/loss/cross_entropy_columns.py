@@ -16,6 +16,7 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.rows import Dim, RowLayout, RowForm, make_row, make_row_offsets, row_arguments
 from ..device.vec import advance, pin
 from ..dispatch import Algorithm
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, flight_rate, issue_seconds, memory_seconds, occupied, overlap, sector_waste, tail
 from ..host.launch import Argument, Launch
@@ -118,20 +119,20 @@ def estimate(problem, device, config):
 
 
 @functools.cache
-def forward_kernel(config):
+def forward_kernel(config, dependent):
     """The losses of columns, and the logarithms of their sums of exponentials."""
     kind, layout = config.kind, config.layout
     vec, do, (look, finish) = make_row(layout), make_terms(kind), make_look(kind)
-    level, shift, rise, drop = do.level, do.shift, do.rise, do.drop
-    anchor, weigh, aim, load = do.anchor, do.weigh, do.aim, element(kind.dtype).load
+    power, shift, anchor, weigh, aim, load = do.power, do.shift, do.anchor, do.weigh, do.aim, element(kind.dtype).load
     Real, E, WORDS, NOTHING, BATCH = kind.real, layout.elements, layout.words, -math.inf, config.batch
-    SOFT, SHARES, COUNTED = kind.soft, kind.shares, kind.soft or bool(kind.weight)
+    SOFT, SHARES, COUNTED, begin = kind.soft, kind.shares, kind.soft or bool(kind.weight), make_follow(dependent)
     MORE, SUMS, EACH, MEAN, SCRATCH = WORDS if SOFT else 1, E if SHARES else 1, kind.each, kind.mean, THREADS // 8
     row_offsets, hold, reduce = make_row_offsets(config.dims, FORWARD), pin(WORDS), make_block_reduce_pair(merge_sums, THREADS)
 
     @jit(launch_bounds=(THREADS, 3))
     def cross_entropy_fwd_columns(logits, targets, weight, loss, weights, lse, classes, groups, across, target_column, loss_column,
                                   lse_column, logits_step, targets_step, weight_step, ignore, keep, share, divisors, strides):
+        begin()
         words, more = cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
         values, low, aims = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
         m, total, score = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
@@ -165,15 +166,15 @@ def forward_kernel(config):
                     if SOFT:
                         vec.load_vector(more, k, advance(t, c * targets_step), 0, 1, c < classes)
                 for e in range(E):
-                    low[e] = level(m[e])
+                    low[e] = m[e]
                 for k in range(BATCH):
                     if first + k < classes:
                         vec.unpack(values, words, k)
                         for e in range(E):
                             m[e] = maximum(m[e], values[e])
                 for e in range(E):
-                    now = shift(level(m[e]))
-                    total[e] = total[e] * drop(low[e] - now)
+                    now = shift(m[e])
+                    total[e] = total[e] * power(low[e] - now)
                     low[e] = now
                 hold(words)
                 for k in range(BATCH):
@@ -186,7 +187,7 @@ def forward_kernel(config):
                         if SOFT:
                             vec.unpack(aims, more, k)
                         for e in range(E):
-                            total[e] += rise(values[e], low[e])
+                            total[e] += power(values[e] - low[e])
                             if not SOFT:
                                 if c == labels[e]:
                                     score[e] = values[e]
@@ -220,7 +221,7 @@ def forward_kernel(config):
 
 
 @functools.cache
-def backward_kernel(config):
+def backward_kernel(config, dependent):
     """The gradients of columns."""
     kind, layout = config.kind, config.layout
     vec, do, slope, (look, _) = make_row(layout), make_terms(kind), make_slope(kind), make_look(kind)
@@ -228,12 +229,13 @@ def backward_kernel(config):
     Real, E, WORDS, BATCH, inverse = kind.real, layout.elements, layout.words, config.batch, make_inverse(kind.compute)
     SOFT, SHARES, WEIGHTED, MEAN, READS = kind.soft, kind.shares, bool(kind.weight), kind.mean, kind.reads
     MORE = WORDS if SOFT else 1
-    row_offsets = make_row_offsets(config.dims, BACKWARD)
+    row_offsets, begin = make_row_offsets(config.dims, BACKWARD), make_follow(dependent)
 
     @jit(launch_bounds=(THREADS, 3))
     def cross_entropy_bwd_columns(dloss, scores, targets, lse, weight, gradient, totals, classes, groups, across, dloss_column,
                                   target_column, lse_column, scores_step, targets_step, gradient_step, weight_step, ignore, keep, share,
                                   scale, divisors, strides):
+        begin()
         words, more = cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
         values, aims = cuda.local.array(E, Real), cuda.local.array(E, Real)
         low, probability = cuda.local.array(E, Real), cuda.local.array(E, Real)
@@ -323,9 +325,10 @@ def build(problem, device, config):
     arguments = (*arrays(p, blocks), Argument("int32", p.classes), Argument("int32", vectors),
                  Argument("uint32x3", divisor(across)), *(Argument("int64", s) for s in along), *steps(p),
                  Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides))
-    kernel = (forward_kernel if p.is_forward else backward_kernel)(config)
-    rows = Launch(kernel, (blocks, 1, 1), (THREADS, 1, 1), arguments)
-    return (rows, *loss_launches(p, blocks)) if p.is_forward else (*totals_launches(p), rows)
+    dependent = device.capability >= (9, 0)
+    kernel = (forward_kernel if p.is_forward else backward_kernel)(config, dependent)
+    rows = Launch(kernel, (blocks, 1, 1), (THREADS, 1, 1), arguments, dependent=dependent)
+    return (rows, *loss_launches(p, blocks, device)) if p.is_forward else (*totals_launches(p, device), rows)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="columns", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)

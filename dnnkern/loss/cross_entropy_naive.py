@@ -47,8 +47,7 @@ def estimate(problem, device, config):
 def forward_kernel(kind, dims):
     """The loss of a row, and the logarithm of its sum of exponentials, a row a thread."""
     load, Real, do = element(kind.dtype).load, kind.real, make_terms(kind)
-    level, shift, rise, gap, anchor, label_of, weigh, aim, conclude = (do.level, do.shift, do.rise, do.gap, do.anchor, do.label, do.weigh,
-                                                                       do.aim, do.conclude)
+    power, shift, anchor, label_of, weigh, aim, conclude = do.power, do.shift, do.anchor, do.label, do.weigh, do.aim, do.conclude
     SOFT, SHARES, EACH, MEAN = kind.soft, kind.shares, kind.each, kind.mean
     row_offsets, NOTHING = make_row_offsets64(dims, FORWARD), -math.inf
 
@@ -62,13 +61,13 @@ def forward_kernel(kind, dims):
             m = Real(NOTHING)
             for c in range(classes):
                 m = maximum(m, load(logits, at + c * logits_step))
-            low, base = shift(level(m)), anchor(load(logits, at))
+            low, base = shift(m), anchor(load(logits, at))
             total, aimed, sum_aimed = Real(0), Real(0), Real(0)
             for first in range(0, classes, STRETCH):
                 part, aims, products = Real(0), Real(0), Real(0)
                 for c in range(first, min(first + STRETCH, classes)):
                     x = load(logits, at + c * logits_step)
-                    part += rise(x, low)
+                    part += power(x - low)
                     if SHARES:
                         t = Real(0)
                         if SOFT:
@@ -87,7 +86,7 @@ def forward_kernel(kind, dims):
                 if label >= 0:
                     x = load(logits, at + label * logits_step)
                     w = weigh(weight, label * weight_step)
-            value = conclude(label, gap(x, m) + z, gap(base, m) + z, aimed, sum_aimed, w, keep, share)
+            value = conclude(label, m - x + z, m - base + z, aimed, sum_aimed, w, keep, share)
             if EACH:
                 loss[offsets.loss] = value
             else:
@@ -167,12 +166,12 @@ def build(problem, device, config):
     if p.is_forward:
         arguments = (scores, targets, weight_argument(p), *loss_arguments(p, p.rows), Argument(numbers, "lse"), *counts, *middle, *last)
         rows = (Launch(forward_kernel(kind, len(sizes)), grid, block, arguments),) if p.rows else ()
-        return *rows, *loss_launches(p, p.rows)
+        return *rows, *loss_launches(p, p.rows, device)
     scale = 1 / p.rows if p.reduction == "mean" and kind.soft else 1.0
     lse = Argument(numbers, "lse" if kind.reads else "dloss")
     arguments = (Argument(numbers, "dloss"), scores, targets, lse, weight_argument(p), Argument(pointer, p.named[-1][0]),
                  totals_arguments(p), *counts, Argument("int64", p.step("gradient")), *middle, Argument(p.compute, scale), *last)
-    return *totals_launches(p), Launch(backward_kernel(kind, len(sizes)), grid, block, arguments)
+    return *totals_launches(p, device), Launch(backward_kernel(kind, len(sizes)), grid, block, arguments)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)

@@ -72,10 +72,11 @@ def estimate(problem, device, config):
 def build(problem, device, config):
     """The rows' launch, before or after those of the totals."""
     p = problem
-    kernel = (forward_kernel if p.is_forward else backward_kernel)(config)
+    dependent = device.capability >= (9, 0)
+    kernel = (forward_kernel if p.is_forward else backward_kernel)(config, dependent)
     grid = _blocks(p, config)
-    rows = Launch(kernel, (grid, 1, 1), (config.threads, 1, 1), make_arguments(p, grid))
-    return (rows, *loss_launches(p, grid)) if p.is_forward else (*totals_launches(p), rows)
+    rows = Launch(kernel, (grid, 1, 1), (config.threads, 1, 1), make_arguments(p, grid), dependent=dependent)
+    return (rows, *loss_launches(p, grid, device)) if p.is_forward else (*totals_launches(p, device), rows)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="rows", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)

@@ -14,6 +14,7 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.rows import make_row, make_row_offsets
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, narrow_rate, occupied, overlap, sector_waste
 from ..host.dtypes import ITEMSIZE
@@ -82,16 +83,18 @@ def estimate(problem, device, config):
 
 
 @functools.cache
-def merge_kernel(kind, dims):
+def merge_kernel(kind, dims, dependent):
     """The loss of each row and the logarithm of its sum of exponentials, one warp per row, from what its pieces left."""
     Real, do, load, (look, finish) = kind.real, make_terms(kind), element(kind.dtype).load, make_look(kind)
     merge, anchor, SOFT, SHARES, COUNTED = do.merge, do.anchor, kind.soft, kind.shares, kind.soft or bool(kind.weight)
     row_offsets, NOTHING, BLOCK, EACH, MEAN = make_row_offsets(dims, FORWARD), -math.inf, 32 * WARPS, kind.each, kind.mean
     merge_warp, merge_two = make_block_reduce_pair(merge, BLOCK, 32), make_block_reduce_pair(merge_sums, BLOCK, 32)
+    begin = make_follow(dependent)
 
     @jit(launch_bounds=BLOCK)
     def cross_entropy_fwd_merge(logits, targets, weight, loss, weights, lse, partial, rows, classes, pieces, logits_step, targets_step,
                                 weight_step, ignore, keep, share, divisors, strides):
+        begin()
         scratch = cuda.shared.array(1, Real)
         lane, row = cuda.threadIdx.x & 31, cuda.blockIdx.x * WARPS + (cuda.threadIdx.x >> 5)
         if row < rows:
@@ -167,18 +170,21 @@ def aims_kernel(config):
 def build(problem, device, config):
     """The pieces' launch; forward that of the rows after it, backward for probabilities that of their sums before it."""
     p, kind, config, numbers = problem, kind_of(problem), _config(problem), f"{problem.compute}*"
-    pieces, size = _pieces(p, device)
+    (pieces, size), dependent = _pieces(p, device), device.capability >= (9, 0)
     grid, block = (p.rows * pieces, 1, 1), (THREADS, 1, 1)
     partial = Argument(numbers, "workspace", _offset(p))
     if p.is_forward:
         last = (*arrays(p, p.rows), partial, Argument("int32", p.rows), Argument("int32", p.classes), Argument("int32", pieces), *steps(p),
                 *row_places(p, FORWARD))
-        return (Launch(forward_kernel(config), grid, block, make_arguments(p, p.rows, _offset(p), pieces, size)),
-                Launch(merge_kernel(kind, config.dims), (ceil_div(p.rows, WARPS), 1, 1), (32 * WARPS, 1, 1), last),
-                *loss_launches(p, p.rows))
-    apply = Launch(backward_kernel(config), grid, block, make_arguments(p, p.rows, _offset(p) if kind.soft else None, pieces, size))
+        return (Launch(forward_kernel(config, dependent), grid, block, make_arguments(p, p.rows, _offset(p), pieces, size),
+                       dependent=dependent),
+                Launch(merge_kernel(kind, config.dims, dependent), (ceil_div(p.rows, WARPS), 1, 1), (32 * WARPS, 1, 1), last,
+                       dependent=dependent),
+                *loss_launches(p, p.rows, device))
+    apply = Launch(backward_kernel(config, dependent), grid, block,
+                   make_arguments(p, p.rows, _offset(p) if kind.soft else None, pieces, size), dependent=dependent)
     if not kind.soft:
-        return *totals_launches(p), apply
+        return *totals_launches(p, device), apply
     arguments = (Argument(element(p.dtype).pointer, "targets"), weight_argument(p), partial, Argument("int32", p.classes),
                  Argument("uint32x3", divisor(pieces)), Argument("int32", size), Argument("int64", p.step("targets")),
                  Argument("int64", weight_step(p)), Argument(p.compute, p.keep), Argument(p.compute, p.share), *row_places(p, ("targets",)))

@@ -48,9 +48,10 @@ def estimate(problem, device, config):
 
 
 @functools.cache
-def kernel(dtype, compute, each, forward, dims):
+def kernel(dtype, loss_dtype, compute, each, forward, dims):
     """Losses, or gradients, of elements."""
     load, store, Real = element(dtype).load, element(dtype).store, f64 if compute == "float64" else f32
+    load_loss, store_loss = element(loss_dtype).load, element(loss_dtype).store
     arrays, reduce = ("x", "target", *("loss",) * each, *("dx",) * (not forward)), make_block_reduce(add, THREADS)
     row_offsets, STEP = make_row_offsets64(dims, arrays), THREADS if forward and not each else 0
 
@@ -65,22 +66,22 @@ def kernel(dtype, compute, each, forward, dims):
             d = load(x, offsets.x) - load(target, offsets.target)
             if forward:
                 if each:
-                    loss[offsets.loss] = d * d
+                    store_loss(loss, offsets.loss, d * d)
                 total += d * d
             else:
-                g = loss[offsets.loss] if each else loss[0]
+                g = Real(load_loss(loss, offsets.loss if each else 0))
                 store(dx, offsets.dx, g * scale * d)
             i = i + THREADS
         if STEP:
             total = reduce(total, scratch, 0)
             if cuda.threadIdx.x == 0:
-                loss[cuda.blockIdx.x] = total
+                store_loss(loss, cuda.blockIdx.x, total)
     return mse_loss_naive
 
 
 def build(problem, device, config):
     """One launch, and where losses are added those that add up what blocks leave."""
-    p, blocks, numbers = problem, _blocks(problem), f"{problem.compute}*"
+    p, blocks, numbers = problem, _blocks(problem), element(problem.loss_dtype).pointer
     pointer, (sizes, strides) = element(p.dtype).pointer, row_arguments64(p.dims, len(p.walked))
     added = p.is_forward and not p.each
     loss = Argument(numbers, "workspace") if added else Argument(numbers, "loss" if p.is_forward else "dloss")
@@ -89,10 +90,10 @@ def build(problem, device, config):
                  Argument("int64", STRETCH if added else THREADS), Argument(p.compute, p.scale), Argument(f"int64x{len(sizes)}", sizes),
                  Argument(f"int64x{len(strides)}", strides))
     launches = () if not blocks else (
-        Launch(kernel(p.dtype, p.compute, p.each, p.is_forward, len(sizes)), (blocks, 1, 1), (THREADS, 1, 1), arguments),)
+        Launch(kernel(p.dtype, p.loss_dtype, p.compute, p.each, p.is_forward, len(sizes)), (blocks, 1, 1), (THREADS, 1, 1), arguments),)
     if not added:
         return launches
-    return (*launches, *fold_launches(p.compute, 0, None, ("loss", 0), blocks, p.scale, blocks * ITEMSIZE[p.compute]))
+    return (*launches, *fold_launches(device, p.compute, 0, None, ("loss", 0), blocks, p.scale, blocks * ITEMSIZE[p.compute]))
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)

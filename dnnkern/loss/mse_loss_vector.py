@@ -13,6 +13,7 @@ from ..device.groups import make_flight, make_reader, make_writer
 from ..device.index import ceil_div
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, narrow_rate, occupied, overlap, tail
 from ..host.dtypes import ITEMSIZE
@@ -81,28 +82,30 @@ def estimate(problem, device, config):
 
 
 @functools.cache
-def kernel(dtype, compute, each, forward, config):
+def kernel(dtype, loss_dtype, compute, each, forward, config, dependent):
     """Losses, or gradients, of elements that are neighbours."""
     Real, load, store = f64 if compute == "float64" else f32, element(dtype).load, element(dtype).store
+    load_loss, store_loss = element(loss_dtype).load, element(loss_dtype).store
     COUNT, WORDS = config.count, config.words
     flight, added = make_flight(dtype, WORDS, COUNT), forward and not each
     SCALAR, LENGTH, VECTOR, fetch, values = flight.scalar, flight.length, flight.vector, flight.fetch, flight.values
-    NUMBER, NUMBERS, fetch_loss, unpack_loss = make_reader(compute, VECTOR, WORDS)
+    NUMBER, NUMBERS, fetch_loss, unpack_loss = make_reader(loss_dtype, VECTOR, WORDS)
     LOSSES = COUNT * NUMBERS if each and not forward else 1
-    put_loss, put = make_writer(compute, VECTOR, WORDS), make_writer(dtype, VECTOR, WORDS)
-    reduce = make_block_reduce(add, THREADS)
+    put_loss, put = make_writer(loss_dtype, VECTOR, WORDS), make_writer(dtype, VECTOR, WORDS)
+    reduce, begin = make_block_reduce(add, THREADS), make_follow(dependent)
     READS, TURN = each and not forward, THREADS * COUNT
     BLOCKS = 2 if READS and COUNT * VECTOR > 16 else 4  # a third array in registers, of twice the words beside 16-bit ones
 
     @jit(launch_bounds=(THREADS, BLOCKS))
     def mse_loss_vector(x, target, loss, dx, size, scale):
+        begin()
         a, b = cuda.local.array(LENGTH, SCALAR), cuda.local.array(LENGTH, SCALAR)
         losses, some, others = cuda.local.array(LOSSES, NUMBER), cuda.local.array(VECTOR, Real), cuda.local.array(VECTOR, Real)
         slopes = cuda.local.array(VECTOR, Real)
         thread, units, total, g = cuda.threadIdx.x, size // VECTOR, Real(0), Real(scale)
         if not forward:
             if not each:
-                g = loss[0] * scale
+                g = load_loss(loss, 0) * scale
         first = i64(cuda.blockIdx.x) * TURN + thread
         while first < units:
             for u in range(COUNT):
@@ -139,30 +142,32 @@ def kernel(dtype, compute, each, forward, config):
             if cuda.blockIdx.x == 0 and i < size:
                 d = load(x, i) - load(target, i)
                 if not forward:
-                    store(dx, i, Real(loss[i] * g if each else g) * d)
+                    store(dx, i, Real(load_loss(loss, i) * g if each else g) * d)
                 elif each:
-                    loss[i] = d * d
+                    store_loss(loss, i, d * d)
                 else:
                     total += d * d
         if added:
             scratch = cuda.shared.array(SCRATCH, Real)
             total = reduce(total, scratch, 0)
             if thread == 0:
-                loss[cuda.blockIdx.x] = total
+                store_loss(loss, cuda.blockIdx.x, total)
     return mse_loss_vector
 
 
 def build(problem, device, config):
     """One launch, and where losses are added those that add up what blocks leave."""
-    p, blocks, added, numbers = problem, _blocks(problem, device, config), _added(problem), f"{problem.compute}*"
+    p, blocks, added, numbers = problem, _blocks(problem, device, config), _added(problem), element(problem.loss_dtype).pointer
     pointer = element(p.dtype).pointer
     loss = Argument(numbers, "workspace") if added else Argument(numbers, "loss" if p.is_forward else "dloss")
     arguments = (Argument(pointer, "x"), Argument(pointer, "target"), loss, Argument(pointer, "x" if p.is_forward else "dx"),
                  Argument("int64", p.x.size), Argument(p.compute, p.scale))
-    rows = Launch(kernel(p.dtype, p.compute, p.each, p.is_forward, config), (blocks, 1, 1), (THREADS, 1, 1), arguments)
+    dependent = device.capability >= (9, 0)
+    compiled = kernel(p.dtype, p.loss_dtype, p.compute, p.each, p.is_forward, config, dependent)
+    rows = Launch(compiled, (blocks, 1, 1), (THREADS, 1, 1), arguments, dependent=dependent)
     if not added:
         return (rows,)
-    return rows, *fold_launches(p.compute, 0, None, ("loss", 0), blocks, p.scale, blocks * ITEMSIZE[p.compute])
+    return rows, *fold_launches(device, p.compute, 0, None, ("loss", 0), blocks, p.scale, blocks * ITEMSIZE[p.compute])
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="vector", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)

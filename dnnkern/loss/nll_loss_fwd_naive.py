@@ -10,6 +10,7 @@ from ..device.index import ceil_div
 from ..device.rows import make_row_offsets64, row_arguments64
 from ..dispatch import Algorithm
 from ..engine.constants import constants
+from ..engine.ahead import make_follow
 from ..engine.cost import LAUNCH, SECTOR, Cost, memory_seconds
 from ..host.launch import Argument, Launch
 from ._math import kind_of, make_terms
@@ -37,14 +38,15 @@ def estimate(problem, device, config):
 
 
 @functools.cache
-def kernel(kind, dims):
+def kernel(kind, dims, dependent):
     """The loss of a row, a row a thread."""
     load, Real, (look, _) = element(kind.dtype).load, kind.real, make_look(kind)
     row_offsets = make_row_offsets64(dims, ("logp", "targets", "loss"))
-    conclude, EACH, MEAN = make_terms(kind).conclude, kind.each, kind.mean
+    conclude, EACH, MEAN, begin = make_terms(kind).conclude, kind.each, kind.mean, make_follow(dependent)
 
     @jit(launch_bounds=THREADS)
     def nll_loss_fwd_naive(logp, targets, weight, loss, weights, rows, classes, logp_step, weight_step, ignore, sizes, strides):
+        begin()
         row = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if row < rows:
             offsets = row_offsets(row, sizes, strides)
@@ -68,8 +70,10 @@ def build(problem, device, config):
                  *loss_arguments(p, p.rows), Argument("int64", p.rows), Argument("int64", p.classes), Argument("int64", p.step("scores")),
                  Argument("int64", weight_step(p)), Argument("int64", p.ignore_index), Argument(f"int64x{len(sizes)}", sizes),
                  Argument(f"int64x{len(strides)}", strides))
-    rows = (Launch(kernel(kind, len(sizes)), (ceil_div(p.rows, THREADS), 1, 1), (THREADS, 1, 1), arguments),) if p.rows else ()
-    return *rows, *loss_launches(p, p.rows)
+    dependent = device.capability >= (9, 0)
+    rows = (Launch(kernel(kind, len(sizes), dependent), (ceil_div(p.rows, THREADS), 1, 1), (THREADS, 1, 1), arguments,
+                   dependent=dependent),) if p.rows else ()
+    return *rows, *loss_launches(p, p.rows, device)
 
 
 ALGORITHM = Algorithm(op="nll_loss_fwd", name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)

@@ -17,6 +17,7 @@ from ..device.rows import Dim, RowLayout, RowForm, make_row, row_vector
 from ..device.unroll import unrolled
 from ..device.vec import advance, pin, shared_address
 from ..dispatch import Algorithm
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, Cost, flight_rate, memory_seconds, narrow_rate, occupied, tail
 from ..host.launch import Argument, Launch
@@ -181,7 +182,7 @@ def estimate(problem, device, config):
 
 
 @functools.cache
-def kernel(config):
+def kernel(config, dependent):
     """y and the statistics, a row a group of threads."""
     planes, layout = config.planes, config.layout
     vec, position = make_row(layout, planes.threads), make_position(planes)
@@ -245,9 +246,12 @@ def kernel(config):
             vec.write(y, words, c, some, prologue, vectors, lane, 1)
     write_all = unrolled(REGISTERS, write)
 
+    wait = make_follow(dependent)
+
     @jit(launch_bounds=(BLOCK, BLOCKS))
     def group_norm_fwd_block(x, y, gamma, beta, mean, rstd, eps, rows, one, groups, length, values, per, image_strides,
                              channel_strides, gamma_step, beta_step, mean_strides, rstd_strides, operands, extents):
+        wait()
         dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)
         words, some, edges = cuda.local.array(WORDS, u32), cuda.local.array(E, Real), cuda.local.array(EDGE_SLOTS, Real)
         part, base, count = cuda.local.array(PART, u32), u32(0), 0
@@ -329,8 +333,9 @@ def build(problem, device, config):
                  array_strides(("x", "y"), (s[1] * view.per for s in wholes)),
                  *(Argument("int64", view.weight.get(name, 0)) for name in ("gamma", "beta")),
                  *statistic_strides(view, "mean", "rstd"), *program_arguments(problem, view))
-    return (Launch(kernel(config), (ceil_div(rows, config.planes.groups), 1, 1), (config.planes.threads, 1, 1), arguments,
-                   shared=config.shared_bytes),)
+    dependent = device.capability >= (9, 0)
+    return (Launch(kernel(config, dependent), (ceil_div(rows, config.planes.groups), 1, 1), (config.planes.threads, 1, 1), arguments,
+                   shared=config.shared_bytes, dependent=dependent),)
 
 
 ALGORITHM = Algorithm(op="group_norm_fwd", name="block", supports=supports, workspace=workspace, estimate=estimate, build=build,

@@ -26,6 +26,7 @@ from ..device.rows import RowLayout, make_row
 from ..device.vec import address, advance, pin, shared_address
 from ..device.warp import shuffle_xor
 from ..dispatch import Algorithm
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, Cost, memory_seconds, occupied, tail
 from ..host.launch import Argument, Launch
@@ -190,7 +191,7 @@ def estimate(problem, device, config):
 
 
 @functools.cache
-def kernel(config):
+def kernel(config, dependent):
     """y and the statistics, a slice a cluster."""
     layout, Real = config.layout, f32
     vec, E, LANES_, CLUSTER, K = make_row(layout, config.lanes), layout.elements, config.lanes, config.cluster, config.groups
@@ -243,9 +244,12 @@ def kernel(config):
         for e in range(E):
             some[e] = act((some[e] - a) * scales[e if LAST else 0] + shifts[e if LAST else 0])
 
+    start = make_follow(dependent)
+
     @jit(launch_bounds=(LANES_, BLOCKS))
     def group_norm_fwd_slices(x, y, gamma, beta, mean, rstd, eps, pixels, share, slices, channels, count, image_strides, slice_strides,
                               pixel_strides, gamma_step, beta_step, mean_strides, rstd_strides):
+        start()
         dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)
         slots = cuda.shared.array(SLOTS, Real)
         words, some, part = cuda.local.array(WORDS, u32), cuda.local.array(E, Real), cuda.local.array(4, u32)
@@ -369,8 +373,9 @@ def build(problem, device, config):
                  array_strides(("x", "y"), cut.pixel_steps), *(Argument("int64", view.weight.get(name, 0)) for name in ("gamma", "beta")),
                  *statistic_strides(view, "mean", "rstd"))
     grid = view.images * cut.slices * config.cluster
-    return (Launch(kernel(config), (grid, 1, 1), (config.lanes, 1, 1), arguments, shared=config.shared_bytes,
-                   cluster=(config.cluster, 1, 1)),)
+    dependent = device.capability >= (9, 0)
+    return (Launch(kernel(config, dependent), (grid, 1, 1), (config.lanes, 1, 1), arguments, shared=config.shared_bytes,
+                   cluster=(config.cluster, 1, 1), dependent=dependent),)
 
 
 ALGORITHM = Algorithm(op="group_norm_fwd", name="slices", supports=supports, workspace=workspace, estimate=estimate, build=build,

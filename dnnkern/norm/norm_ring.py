@@ -16,6 +16,7 @@ from ..device.ring import TURNS, Ring, clusters, make_ring, rings
 from ..device.rows import Dim, RowLayout, RowForm, make_row, make_row_offsets, row_arguments
 from ..device.vec import advance, as_u32, pin, shared_address, store4_from
 from ..dispatch import Algorithm
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import ring_seconds
 from ..engine.row_program import make_row_operands
@@ -263,7 +264,7 @@ def kernel(config):
 
     STAGES, STAGE, BLOCKS, CLUSTER_LOG, LAST = ring.stages, ring.stage_bytes, ring.resident, ring.cluster.bit_length() - 1, BLOCK - 32
     HALF, SLOTS, row_offsets = 3 * WARPS * ROWS, TURNS * SENT * CLUSTER, make_row_offsets(config.dims, ("x", "y", "mean", "rstd"))
-    SCRATCH = 2 * HALF
+    SCRATCH, begin_grid = 2 * HALF, make_follow(True)
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
     def norm_fwd_ring(x, gamma, beta, y, mean, rstd, eps, rows, length, vectors, share, step, steps, gamma_step, beta_step, divisors,
@@ -278,6 +279,7 @@ def kernel(config):
         begin, count = rank * share, share_of(rank, vectors, share)
         bars, met = pipe.barriers(shared_address(landed, 0)), turns.barriers(shared_address(sent, 0))
         prepare(bars, met)
+        begin_grid()
         base = shared_address(dynamic, 0)
         mine = base + 16 * u32(thread)
         if thread == LAST:
@@ -340,7 +342,7 @@ def build(problem, device, config):
                  *(Argument("int64", form.steps[order.get(name, 0)]) for name in ("gamma", "beta")),
                  Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides), p.operands_argument())
     return (Launch(kernel(config), (slots * ring.cluster, 1, 1), (ring.threads, 1, 1), arguments, shared=ring.shared_bytes,
-                   cluster=(ring.cluster, 1, 1)),)
+                   cluster=(ring.cluster, 1, 1), dependent=True),)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="ring", supports=supports, workspace=workspace, estimate=seconds, build=build, configs=configs,

@@ -18,6 +18,7 @@ from ..device.groups import make_reader, make_writer, scalar_of
 from ..device.index import ceil_div
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, tail
 from ..host.launch import Argument, Launch
@@ -70,6 +71,14 @@ def outputs_covering(problem, axis, pixels):
     return min(m, (problem.dilations[axis] * (problem.taps[axis] - 1) + pixels - 1) // step + 1)
 
 
+def outputs_met(problem, axis, pixels):
+    """How many outputs along an axis cover a run of so many pixels: of adaptive windows, whose extents differ, on average."""
+    n, m = problem.image[axis], problem.out[axis]
+    if problem.adaptive:
+        return min(m, (n + m - math.gcd(n, m) + m * (pixels - 1)) / n)
+    return outputs_covering(problem, axis, pixels)
+
+
 def dilated_refusal(problem):
     """Why averages are `naive`'s."""
     if not problem.is_max and set(problem.dilations) != {1}:
@@ -118,8 +127,9 @@ def seconds(problem, config, lines, device):
     """What a thread for a patch takes: instructions of each output, and of each of its channels and pixels of the patch, and for either
     array `lines` bytes of the L1's time a thread. Overlapped times show in part."""
     units, pixels = _units(problem, config), config.rows * config.columns
-    row = ceil_div(outputs_covering(problem, 2, config.columns), config.outputs) * config.outputs
-    gathered = outputs_covering(problem, 0, 1) * outputs_covering(problem, 1, config.rows) * row
+    row = outputs_met(problem, 2, config.columns)
+    row = row if problem.adaptive else ceil_div(row, config.outputs) * config.outputs
+    gathered = outputs_met(problem, 0, 1) * outputs_met(problem, 1, config.rows) * row
     base, pixel = (COST.maximum, COST.maximum_pixel) if problem.is_max else (COST.average, COST.average_pixel)
     each = base + COST.pixel * pixels + gathered * (COST.output + config.channels * (1 + pixel * pixels))
     accesses = 1 + ceil_div(config.channels * WORDS.get(problem.index_dtype, 0), 4)
@@ -129,7 +139,7 @@ def seconds(problem, config, lines, device):
 
 
 @functools.cache
-def kernel(config):
+def kernel(config, dependent):
     """dx[n, d, h, w, c] = the sum of the gradients that belong to the pixel."""
     Total, V, ROWS, COLUMNS, OUTPUTS = scalar_of(config.dtype), config.channels, config.rows, config.columns, config.outputs
     MAX, WIDTH, coordinates = config.index is not None, WORDS.get(config.index, 1), make_coordinates(config.width_fastest)
@@ -142,8 +152,11 @@ def kernel(config):
     BUFFER, INDICES, TOTALS = OUTPUTS * LENGTH, OUTPUTS * V * WIDTH if MAX else 1, ROWS * COLUMNS * V
     BLOCKS = 2 if config.index == "int64" and BUFFER + INDICES > THREE_BLOCKS else 3
 
+    wait = make_follow(dependent)
+
     @jit(launch_bounds=(THREADS, BLOCKS))
     def pool_bwd_channels(dy, index, dx, threads, chunks, axes, extents, x_stride, y_stride, index_stride):
+        wait()
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < threads:
             raw, indices = cuda.local.array(BUFFER, Raw), cuda.local.array(INDICES, u32)
@@ -205,7 +218,8 @@ def build(problem, device, config):
     index = Argument(f"{config.index}*", "index") if config.index else Argument(pointer, "dy")
     given = (Argument(pointer, "dy"), index, Argument(pointer, "dx"), Argument("int32", units),
              *arguments(problem, _patches(problem, config.rows, config.columns), problem.c // config.channels))
-    return (Launch(kernel(config), blocks(units, THREADS), (THREADS, 1, 1), given),)
+    dependent = device.capability >= (9, 0)
+    return (Launch(kernel(config, dependent), blocks(units, THREADS), (THREADS, 1, 1), given, dependent=dependent),)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="channels", supports=supports, workspace=workspace, estimate=estimate, build=build,

@@ -21,6 +21,7 @@ from ..device.groups import make_reader, make_writer, scalar_of
 from ..device.index import ceil_div
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, tail
 from ..host.launch import Argument, Launch
@@ -162,7 +163,7 @@ def estimate(problem, device, config):
 
 
 @functools.cache
-def kernel(config):
+def kernel(config, dependent):
     """dx[n, d, h, w, c] = the sum of the gradients that belong to the pixel."""
     Total, V, H, W = scalar_of(config.dtype), config.channels, config.height, config.width
     ROWS, COLUMNS, DOWN, ACROSS = H.pixels, W.pixels, H.outputs, W.outputs
@@ -178,8 +179,11 @@ def kernel(config):
     BUFFER, INDICES, TOTALS = DOWN * ACROSS * LENGTH, DOWN * ACROSS * V * WIDTH if MAX else 1, ROWS * COLUMNS * V
     BLOCKS = config.blocks
 
+    wait = make_follow(dependent)
+
     @jit(launch_bounds=(THREADS, BLOCKS))
     def pool_bwd_patches(dy, index, dx, threads, chunks, axes, extents, x_stride, y_stride, index_stride):
+        wait()
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < threads:
             raw, indices = cuda.local.array(BUFFER, Raw), cuda.local.array(INDICES, u32)
@@ -239,7 +243,8 @@ def build(problem, device, config):
     index = Argument(f"{config.index}*", "index") if config.index else Argument(pointer, "dy")
     given = (Argument(pointer, "dy"), index, Argument(pointer, "dx"), Argument("int32", units),
              *arguments(problem, extents, problem.c // config.channels))
-    return (Launch(kernel(config), blocks(units, THREADS), (THREADS, 1, 1), given),)
+    dependent = device.capability >= (9, 0)
+    return (Launch(kernel(config, dependent), blocks(units, THREADS), (THREADS, 1, 1), given, dependent=dependent),)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="patches", supports=supports, workspace=workspace, estimate=estimate, build=build,

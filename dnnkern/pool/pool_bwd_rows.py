@@ -19,6 +19,7 @@ from ..device.groups import access_words, make_reader, make_writer, scalar_of
 from ..device.index import ceil_div
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, tail
 from ..host.launch import Argument, Launch
@@ -177,7 +178,7 @@ def estimate(problem, device, config):
 
 
 @functools.cache
-def kernel(config):
+def kernel(config, dependent):
     """dx[n, c, d, h:h + rows, w:w + pixels] = the sum of the gradients that belong to each pixel."""
     Total, V, ROWS, PIXELS, STRIDE = scalar_of(config.dtype), config.outputs, config.rows, config.pixels, config.stride
     MAX, WIDTH, WHOLE, DOWN = config.index is not None, WORDS.get(config.index, 1), config.whole, config.down
@@ -201,8 +202,11 @@ def kernel(config):
         tap = pixel + BEFORE - output * STRIDE_H
         return tap >= 0 and tap < TAPS_H
 
+    wait = make_follow(dependent)
+
     @jit(launch_bounds=(THREADS, config.blocks))
     def pool_bwd_rows(dy, index, dx, threads, chunks, axes, extents, x_stride, y_stride, index_stride):
+        wait()
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < threads:
             raw, indices = cuda.local.array(BUFFER, Raw), cuda.local.array(INDICES, u32)
@@ -276,7 +280,8 @@ def build(problem, device, config):
     units = problem.n * problem.c * math.prod(extents)
     index = Argument(f"{config.index}*", "index") if config.index else Argument(pointer, "dy")
     given = (Argument(pointer, "dy"), index, Argument(pointer, "dx"), Argument("int32", units), *arguments(problem, extents, problem.c))
-    return (Launch(kernel(config), blocks(units, THREADS), (THREADS, 1, 1), given),)
+    dependent = device.capability >= (9, 0)
+    return (Launch(kernel(config, dependent), blocks(units, THREADS), (THREADS, 1, 1), given, dependent=dependent),)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="rows", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)

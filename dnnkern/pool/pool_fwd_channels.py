@@ -22,6 +22,7 @@ from ..device.groups import make_reader, make_writer, scalar_of
 from ..device.index import ceil_div
 from ..device.vec import advance, pin
 from ..dispatch import Algorithm
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, occupied, overlap, tail
 from ..host.launch import Argument, Launch
@@ -104,7 +105,7 @@ def taps_at_once(taps):
 
 
 @functools.cache
-def kernel(config):
+def kernel(config, dependent):
     """y[n, o, p, q, c] = the maximum or the average of x over the window."""
     Total, V, ROWS, COLUMNS = scalar_of(config.dtype), config.channels, config.rows, config.columns
     MAX, INDEX = config.maximum, config.index is not None
@@ -118,8 +119,11 @@ def kernel(config):
     START, NO_PIXEL = MINUS_INFINITY if MAX else 0.0, -1
     FLAT, pixel_of_tap, hold = config.flat, make_pixel_of_tap(ROWS * COLUMNS, COLUMNS), pin(BUFFER)
 
+    wait = make_follow(dependent)
+
     @jit(launch_bounds=(THREADS, 3))
     def pool_fwd_channels(x, y, index, threads, chunks, axes, extents, x_stride, y_stride, index_stride, operands):
+        wait()
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < threads:
             raw = cuda.local.array(BUFFER, Raw)
@@ -220,7 +224,7 @@ def kernel(config):
     return pool_fwd_channels
 
 
-def launches(problem, channels, width_fastest):
+def launches(problem, channels, width_fastest, device):
     """The launch, with so many channels per thread. Without an index, its pointer is that of y, and is not used."""
     pointer, units, (rows, columns) = element(problem.x.dtype).pointer, problem.y.size // channels, taps_at_once(problem.taps)
     config = Config(problem.is_max, problem.index_dtype, problem.x.dtype, width_fastest, channels, access_of(problem, channels), rows,
@@ -230,12 +234,13 @@ def launches(problem, channels, width_fastest):
     index = Argument(f"{config.index}*", "index") if config.index else Argument(element(problem.y.dtype).pointer, "y")
     given = (Argument(pointer, "x"), Argument(element(problem.y.dtype).pointer, "y"), index, Argument("int32", units),
              *arguments(problem, problem.out, problem.c // channels), program_argument(problem))
-    return (Launch(kernel(config), blocks(units, THREADS), (THREADS, 1, 1), given),)
+    dependent = device.capability >= (9, 0)
+    return (Launch(kernel(config, dependent), blocks(units, THREADS), (THREADS, 1, 1), given, dependent=dependent),)
 
 
 def build(problem, device, config):
     """One launch."""
-    return launches(problem, chunk_of(problem), False)
+    return launches(problem, chunk_of(problem), False, device)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="channels", supports=supports, workspace=workspace, estimate=estimate, build=build,

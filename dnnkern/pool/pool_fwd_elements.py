@@ -5,8 +5,9 @@ apart as the stride of the window, in lines that the L1 has after the first of t
 loads are in flight. `rows` is faster where windows have one size and rows are aligned.
 """
 from ..dispatch import Algorithm
+from ..engine.cost import Cost
 from ._chunks import numbers_refusal
-from .pool_fwd_channels import launches, seconds
+from .pool_fwd_channels import COST, launches, seconds
 
 
 def supports(problem):
@@ -22,12 +23,12 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """A load of a warp meets a line for each 128 bytes between its first element and its last."""
     spread = min(128, abs(problem.x_strides[-1]) * problem.steps[2] * problem.x.itemsize)
-    return seconds(problem, 1, max(4, spread), device)
+    return Cost(waves=COST.elements) + seconds(problem, 1, max(4, spread), device)
 
 
 def build(problem, device, config):
     """One launch."""
-    return launches(problem, 1, True)
+    return launches(problem, 1, True, device)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="elements", supports=supports, workspace=workspace, estimate=estimate, build=build,

@@ -19,6 +19,7 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..device.warp import add, make_reduce
 from ..dispatch import Algorithm
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, occupied, overlap, tail
 from ..engine.offsets import LIMIT
@@ -93,7 +94,7 @@ def estimate(problem, device, config):
 
 
 @functools.cache
-def kernel(config):
+def kernel(config, dependent):
     """y[n, c] = the maximum or the average of a plane."""
     Total, V, GROUP = scalar_of(config.dtype), config.elements, config.threads
     MAX, INDEX, PLANES = config.maximum, config.index is not None, THREADS // config.threads
@@ -104,8 +105,11 @@ def kernel(config):
     in_warp, in_block = make_reduce(combine), make_block_reduce(combine, THREADS)
     least_in_warp, least_in_block = make_reduce(minimum), make_block_reduce(minimum, THREADS)
 
+    wait = make_follow(dependent)
+
     @jit(launch_bounds=(THREADS, 4))
     def pool_fwd_global(x, y, index, planes, channels, vectors, divides, x_stride, y_stride, index_stride):
+        wait()
         plane = cuda.blockIdx.x * PLANES + cuda.threadIdx.x // GROUP
         lane = cuda.threadIdx.x & (GROUP - 1)
         if plane < planes:
@@ -160,7 +164,9 @@ def build(problem, device, config):
     index = Argument(f"{config.index}*", "index") if config.index else Argument(pointer, "y")
     arguments = (Argument(pointer, "x"), Argument(pointer, "y"), index, Argument("int32", planes), Argument("uint32x3", divisor(problem.c)),
                  Argument("int32", pixels // config.elements), Argument("int32", problem.divisor or pixels), *problem.addresses())
-    return (Launch(kernel(config), (ceil_div(planes * config.threads, THREADS), 1, 1), (THREADS, 1, 1), arguments),)
+    dependent = device.capability >= (9, 0)
+    return (Launch(kernel(config, dependent), (ceil_div(planes * config.threads, THREADS), 1, 1), (THREADS, 1, 1), arguments,
+                   dependent=dependent),)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="global", supports=supports, workspace=workspace, estimate=estimate, build=build)

@@ -17,6 +17,7 @@ from ..device.groups import make_reader, make_writer, scalar_of
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, occupied, overlap, tail
 from ..engine.offsets import LIMIT
@@ -112,7 +113,7 @@ def merge(a, at, b, other):
 
 
 @functools.cache
-def kernel(config):
+def kernel(config, dependent):
     """y[n, c] = the maximum or the average over the pixels."""
     Total, V, LANES, Int = scalar_of(config.dtype), config.channels, config.lanes, i64 if config.wide else i32
     MAX, INDEX, PIXELS = config.maximum, config.index is not None, THREADS // config.lanes
@@ -123,8 +124,11 @@ def kernel(config):
     BUFFER, STRIDE, SHARED, STEPS, SHIFT = LOADS * LENGTH, PIXELS, THREADS * V, PIXELS.bit_length() - 1, LANES.bit_length() - 1
     POSITIONS, SharedType = SHARED if INDEX else 1, f64 if config.dtype == "float64" else f32
 
+    wait = make_follow(dependent)
+
     @jit(launch_bounds=(THREADS, 2))
     def pool_fwd_global_channels(x, y, index, groups, chunks, pixels, divides, step, x_stride, y_stride, index_stride):
+        wait()
         totals, positions = cuda.shared.array(SHARED, SharedType), cuda.shared.array(POSITIONS, i32)
         t = cuda.threadIdx.x
         pixel = t >> SHIFT
@@ -191,7 +195,8 @@ def build(problem, device, config):
     arguments = (Argument(pointer, "x"), Argument(pointer, "y"), index, Argument("uint32x3", divisor(ceil_div(chunks, config.lanes))),
                  Argument("int32", chunks), Argument("int32", pixels), Argument("int32", problem.divisor or pixels),
                  Argument("int64", _pixel_step(problem)), *problem.addresses())
-    return (Launch(kernel(config), (_blocks(problem, config), 1, 1), (THREADS, 1, 1), arguments),)
+    dependent = device.capability >= (9, 0)
+    return (Launch(kernel(config, dependent), (_blocks(problem, config), 1, 1), (THREADS, 1, 1), arguments, dependent=dependent),)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="global_channels", supports=supports, workspace=workspace, estimate=estimate, build=build,

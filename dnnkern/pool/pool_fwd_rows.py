@@ -27,6 +27,7 @@ from ..device.groups import access_words, make_reader, make_writer, scalar_of
 from ..device.index import ceil_div
 from ..device.vec import advance, pin
 from ..dispatch import Algorithm
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, occupied, overlap, tail
 from ..host.launch import Argument, Launch
@@ -139,7 +140,7 @@ def estimate(problem, device, config):
 
 
 @functools.cache
-def kernel(config):
+def kernel(config, dependent):
     """y[n, c, o, p, q:q + outputs] = the maximum or the average of x over each window."""
     Total, E, V, ROWS, TAPS = scalar_of(config.dtype), config.elements, config.outputs, config.rows, config.taps
     MAX, INDEX, WHOLE, Int = config.maximum, config.index is not None, config.whole, i64 if config.wide else i32
@@ -165,8 +166,11 @@ def kernel(config):
                     raw[at] = raw[at] if ok else u32(ODD if j & 1 else EVEN)
             unpack(values, k * E, raw, r * ROW + k * LENGTH)
 
+    wait = make_follow(dependent)
+
     @jit(launch_bounds=(THREADS, 3))
     def pool_fwd_rows(x, y, index, threads, chunks, axes, extents, x_stride, y_stride, index_stride):
+        wait()
         i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < threads:
             raw, values = cuda.local.array(BUFFER, u32), cuda.local.array(STRETCH, Total)
@@ -285,7 +289,8 @@ def build(problem, device, config):
     units = _units(problem, config)
     extents = (*problem.out[:2], ceil_div(problem.out[2], config.outputs))
     given = (Argument(pointer, "x"), Argument(pointer, "y"), index, Argument("int32", units), *arguments(problem, extents, problem.c))
-    return (Launch(kernel(config), blocks(units, THREADS), (THREADS, 1, 1), given),)
+    dependent = device.capability >= (9, 0)
+    return (Launch(kernel(config, dependent), blocks(units, THREADS), (THREADS, 1, 1), given, dependent=dependent),)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="rows", supports=supports, workspace=workspace, estimate=estimate, build=build,

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from ..device import cuda, i32, i64, jit
 from ..device.convert import SCALARS
-from ..device.dependent import launch_dependent_grids
 from ..device.groups import make_flight
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
+from ..engine.ahead import make_follow
 from ..engine.fold import IGNORES_ZEROS, NOWHERE, make_fold, make_meeting
 from ..engine.offsets import make_offsets, offset_arguments
 from ..host.canonical import Dim
@@ -65,7 +65,7 @@ def columns_refusal(problem):
 
 @functools.cache
 def columns_kernel(fold, dtype, out, compute, words, across, kept, reduced, wide, partial, dependent):
-    """The states of columns, stored as results or, `partial`, in the workspace; `dependent`: while the next launch is prepared."""
+    """The states of columns, stored as results or, `partial`, in the workspace"""
     f, T = make_fold(fold, compute), SCALARS[compute]
     begin, push, put, get = f.begin, f.push, f.put, f.get
     COUNT = FLIGHT if words else FLIGHT_OF_ELEMENTS
@@ -77,11 +77,12 @@ def columns_kernel(fold, dtype, out, compute, words, across, kept, reduced, wide
     SHARED, SHARED_PLACES = SIZE * f.parts, SIZE if f.indexed else 1
     offsets, walk, ONE = make_offsets(kept - 1, True), make_offsets(reduced, wide), reduced == 1
     ALWAYS = fold in IGNORES_ZEROS
-    store = make_store(fold, out, compute, kept, partial)
+    store, wait = make_store(fold, out, compute, kept, partial), make_follow(dependent)
 
     @jit(launch_bounds=THREADS)
     def reduce_columns(x, numbers, positions, outputs, columns, rows, per, blocks, splits, walk_divisors, walk_strides, divisors, x_strides,
                        kept_divisors, y_strides, factor):
+        wait()
         all_numbers, all_positions = cuda.shared.array(SHARED, T), cuda.shared.array(SHARED_PLACES, i32)
         buffer, some = cuda.local.array(LENGTH, BUFFER), cuda.local.array(VECTOR, T)
         own_numbers, own_positions = cuda.local.array(STATES, T), cuda.local.array(POSITIONS, i32)
@@ -115,8 +116,6 @@ def columns_kernel(fold, dtype, out, compute, words, across, kept, reduced, wide
                     for v in range(VECTOR):
                         state = push(get(own_numbers, own_positions, v, VECTOR), some[v], n + u * HEIGHT)
                         put(own_numbers, own_positions, v, VECTOR, state)
-        if dependent:
-            launch_dependent_grids()
         gather(all_numbers, all_positions, own_numbers, own_positions)
         cuda.syncthreads()
         for c in range(t, WIDTH, THREADS):
@@ -126,8 +125,8 @@ def columns_kernel(fold, dtype, out, compute, words, across, kept, reduced, wide
     return reduce_columns
 
 
-def columns_launch(problem, how, dependent=False):
-    """The launch that reads x; `dependent`: so is the next one."""
+def columns_launch(problem, how, dependent):
+    """The launch that reads x."""
     form, words = problem.form, how.words
     columns, walk = form.kept[-1].size, [Dim(d.size, d.x, 0) for d in form.reduced]
     wide = len(walk) == 1 or form.is_wide
@@ -140,4 +139,4 @@ def columns_launch(problem, how, dependent=False):
                  Argument("uint32x3", divisor(blocks)), Argument("uint32x3", divisor(how.splits)), *offset_arguments(walk, wide),
                  *offset_arguments([Dim(d.size, d.x, 0) for d in form.kept[:-1]], True), kept_divisors, y_strides,
                  factor_argument(problem))
-    return Launch(kernel, (form.outputs // columns * blocks * how.splits, 1, 1), (THREADS, 1, 1), arguments)
+    return Launch(kernel, (form.outputs // columns * blocks * how.splits, 1, 1), (THREADS, 1, 1), arguments, dependent=dependent)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from ..device import cuda, i32, i64, jit
 from ..device.convert import SCALARS, element
-from ..device.dependent import launch_dependent_grids
 from ..device.groups import make_flight
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import address, advance
+from ..engine.ahead import make_follow
 from ..engine.fold import IGNORES_ZEROS, NOWHERE, make_absorb, make_fold
 from ..engine.offsets import make_offsets, offset_arguments
 from ..host.canonical import Dim
@@ -89,7 +89,7 @@ def rows_refusal(problem):
 
 @functools.cache
 def rows_kernel(fold, dtype, out, compute, words, ragged, width, threads, kept, reduced, wide, contiguous, partial, dependent):
-    """The states of rows, stored as results or, `partial`, in the workspace; `dependent`: while the next launch is prepared."""
+    """The states of rows, stored as results or, `partial`, in the workspace"""
     f, T = make_fold(fold, compute), SCALARS[compute]
     begin, lift, merge, settle, put, get, swap = f.begin, f.lift, f.merge, f.settle, f.put, f.get, f.swap
     COUNT = FLIGHT if words else FLIGHT_OF_ELEMENTS
@@ -105,11 +105,12 @@ def rows_kernel(fold, dtype, out, compute, words, ragged, width, threads, kept, 
     HALF = min(width, 32) // 2
     load, offsets = element(dtype, compute).load, make_offsets(kept, True)
     walk, ONE = make_offsets(reduced, wide), reduced == 1
-    store = make_store(fold, out, compute, kept, partial)
+    store, wait = make_store(fold, out, compute, kept, partial), make_follow(dependent)
 
     @jit(launch_bounds=threads)
     def reduce_rows(x, numbers, positions, outputs, length, units, per, splits, walk_divisors, walk_strides, divisors, x_strides, y_strides,
                     factor):
+        wait()
         buffer, some = cuda.local.array(LENGTH, BUFFER), cuda.local.array(VECTOR, T)
         own_numbers, own_positions = cuda.local.array(NUMBERS, T), cuda.local.array(POSITIONS, i32)
         t = cuda.threadIdx.x
@@ -143,8 +144,6 @@ def rows_kernel(fold, dtype, out, compute, words, ragged, width, threads, kept, 
                 if ALWAYS or n + u * width < last:
                     values(some, buffer, u)
                     absorb(own_numbers, own_positions, some, n + u * width)
-        if dependent:
-            launch_dependent_grids()
         # states of the thread, elements at the ends, states of the row
         state = settle(get(own_numbers, own_positions, 0, STATES), VECTOR, head)
         for v in range(1, STATES):
@@ -171,8 +170,8 @@ def rows_kernel(fold, dtype, out, compute, words, ragged, width, threads, kept, 
     return reduce_rows
 
 
-def rows_launch(problem, how, dependent=False):
-    """The launch that reads x; `dependent`: so is the next one."""
+def rows_launch(problem, how, dependent):
+    """The launch that reads x."""
     form = problem.form
     vector, last = per_load(problem, how.words), form.reduced[-1]
     units = form.length // vector
@@ -185,4 +184,4 @@ def rows_launch(problem, how, dependent=False):
     arguments = (x_argument(problem), *target_arguments(problem, how.splits), Argument("int32", form.outputs),
                  Argument("int64", form.length), Argument("int32", units), Argument("int32", max(1, ceil_div(units, how.splits))),
                  Argument("uint32x3", divisor(how.splits)), *steps, *kept_arguments(form), factor_argument(problem))
-    return Launch(kernel, (groups * how.splits, 1, 1), (how.threads, 1, 1), arguments)
+    return Launch(kernel, (groups * how.splits, 1, 1), (how.threads, 1, 1), arguments, dependent=dependent)

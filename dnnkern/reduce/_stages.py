@@ -17,6 +17,7 @@ from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 
 THREADS = 256
+DEPENDENT = (9, 0)  # compute capability from which launches are prepared while those before them run
 LIMIT = 2 ** 31 - 2 ** 20  # of counters, which overshoot by less than a block's threads and loads
 
 

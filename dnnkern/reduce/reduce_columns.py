@@ -6,6 +6,7 @@ exchanged before the end. For leading dimensions that are reduced. Few columns l
 from ..dispatch import Algorithm
 from ._choice import columns_ways, seconds
 from ._columns import columns_launch, columns_refusal
+from ._stages import DEPENDENT
 
 
 def supports(problem):
@@ -25,7 +26,7 @@ def workspace(problem, device, config):
 
 def build(problem, device, config):
     """One launch."""
-    return (columns_launch(problem, config),)
+    return (columns_launch(problem, config, device.capability >= DEPENDENT),)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="columns", supports=supports, configs=configs, workspace=workspace, estimate=seconds, build=build)

@@ -7,6 +7,7 @@ most multiprocessors idle (`two_stage`).
 from ..dispatch import Algorithm
 from ._choice import rows_ways, seconds
 from ._rows import rows_launch, rows_refusal
+from ._stages import DEPENDENT
 
 
 def supports(problem):
@@ -26,7 +27,7 @@ def workspace(problem, device, config):
 
 def build(problem, device, config):
     """One launch."""
-    return (rows_launch(problem, config),)
+    return (rows_launch(problem, config, device.capability >= DEPENDENT),)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="rows", supports=supports, configs=configs, workspace=workspace, estimate=seconds, build=build)

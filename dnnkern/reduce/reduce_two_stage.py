@@ -8,11 +8,10 @@ from ..dispatch import Algorithm
 from ._choice import seconds, split_ways
 from ._columns import Columns, columns_launch, columns_refusal
 from ._rows import rows_launch, rows_refusal
-from ._stages import finish_launch, workspace_bytes
+from ._stages import DEPENDENT, finish_launch, workspace_bytes
 
 # Elements of a result below which there is nothing to divide.
 LEAST = 512
-DEPENDENT = (9, 0)  # compute capability from which the second launch is prepared while the first runs
 
 
 def supports(problem):

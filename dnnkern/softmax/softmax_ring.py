@@ -26,6 +26,7 @@ from ..device.rows import RowLayout, make_row, make_row_offsets, row_arguments
 from ..device.vec import advance, as_u32, pin, shared_address, store4_from
 from ..device.warp import make_reduce
 from ..dispatch import Algorithm
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import ring_seconds
 from ..engine.programs import NOTHING
@@ -120,7 +121,7 @@ def kernel(config):
     FORWARD, ARRAYS, VALUES = ring.inputs == 1, ring.inputs + 1, 3 - ring.inputs
     SENT, LAST, WORDS, NOTHING = VALUES * ROWS, BLOCK - 32, 4 * UNITS, -math.inf
     HALF, SLOTS = SENT * WARPS, TURNS * SENT * CLUSTER
-    SCRATCH = 2 * HALF
+    SCRATCH, begin_grid = 2 * HALF, make_follow(True)
     pipe, turns, prepare, start, fetch, send, wait, leave = make_ring(ring, SENT, config.dims, ARRAYS)
     row_offsets, hold = make_row_offsets(config.dims, ("a", "out") if FORWARD else ("a", "b", "out")), pin(WORDS)
     warp_max, PROGRAM = make_reduce(maximum), config.program is not None
@@ -186,6 +187,7 @@ def kernel(config):
             own = c + 1 if thread + c * BLOCK < count else own
         bars, met = pipe.barriers(shared_address(landed, 0)), turns.barriers(shared_address(sent, 0))
         prepare(bars, met)
+        begin_grid()
         base = shared_address(dynamic, 0)
         corner = base + 16 * u32(thread)
         # fill the ring
@@ -268,7 +270,7 @@ def build(problem, device, config):
                  Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides),
                  problem.operands_argument() if len(problem.arrays) == 2 else NOTHING)
     return (Launch(kernel(config), (slots * ring.cluster, 1, 1), (ring.threads, 1, 1), arguments, shared=ring.shared_bytes,
-                   cluster=(ring.cluster, 1, 1)),)
+                   cluster=(ring.cluster, 1, 1), dependent=True),)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="ring", supports=supports, workspace=workspace, estimate=seconds, build=build, configs=configs,

@@ -12,6 +12,7 @@ from ..device import cuda, i64, jit, u32
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, sector_waste, tail
 from ..engine.offsets import LIMIT, make_offsets, offset_arguments
@@ -109,7 +110,7 @@ def estimate(problem, device, config):
 
 
 @functools.cache
-def kernel(config):
+def kernel(config, dependent):
     """y[...] = scale * x[...], a run a thread."""
     size_x, size_y, N = ITEMSIZE[config.x_dtype], ITEMSIZE[config.y_dtype], config.elements
     SCALE_X, SCALE_Y = word_of(size_x)[2], word_of(size_y)[2]
@@ -129,8 +130,11 @@ def kernel(config):
     PARTS, WORDS_X, WORDS_Y = LOADS * LOADED, N * size_x // 4, N * size_y // 4
     convert, offsets = make_convert(config.x_dtype, config.y_dtype, config.scaled), make_offsets(config.dims, config.wide)
 
+    begin = make_follow(dependent)
+
     @jit(launch_bounds=(THREADS, 4))
     def cast_vector(x, y, count, row, runs, x_first, y_first, divisors, strides, scale):
+        begin()
         index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index < count:
             values = cuda.local.array(N, X)
@@ -181,7 +185,9 @@ def build(problem, device, config, source=("x", 0), target=("y", 0)):
                  *(Argument("int64", first * word_of(t.itemsize)[2])
                    for first, t in ((form.x_first, problem.x), (form.y_first, problem.y))),
                  *offset_arguments(runs, config.wide), Argument(problem.compute, "scale" if problem.scale else 1.0))
-    return (Launch(kernel(config), (ceil_div(_count(problem), THREADS), 1, 1), (THREADS, 1, 1), arguments),)
+    dependent = device.capability >= (9, 0)
+    return (Launch(kernel(config, dependent), (ceil_div(_count(problem), THREADS), 1, 1), (THREADS, 1, 1), arguments,
+                   dependent=dependent),)
 
 
 ALGORITHM = Algorithm(op="cast", name="vector", supports=supports, workspace=workspace, estimate=estimate, build=build)

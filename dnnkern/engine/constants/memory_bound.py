@@ -22,11 +22,12 @@ row("act/waits", h200("h200-act.jsonl"),
     "chunks of a thread -> times as long, with heavy functions of 16-bit elements: little is loaded while others compute",
     chunks_1=1.09, chunks_2=1.06, chunks_4=1.0)
 row("act/naive", GUESSED,
-    "instructions of a thread and of a dimension's division",
-    thread=30, dimension=70)
+    "instructions of a thread and of a dimension's division; s that it takes beside what is counted",
+    thread=30, dimension=70, start=1.2e-6)
 row("act/rows", h200("h200-act.jsonl"),
-    "times as long as counted, and for each chunk of a thread more; blocks of a multiprocessor",
-    slower=1.005, slower_chunk=0.01, blocks=8)
+    "times as long as counted, and for each chunk of a thread more; s that a block takes beside its bytes, and each of its chunks; times "
+    "as long with one row a thread of gates' gradients that are not aligned (h100-weak-spots-band.jsonl); blocks of a multiprocessor",
+    slower=1.005, slower_chunk=0.01, start=2.5e-7, chunk=2e-7, single=1.4, blocks=8)
 row("act/vector", h200("h200-act.jsonl"),
     "s that each chunk of a block takes beside its bytes; times as long for each chunk more; blocks of a multiprocessor",
     chunk=2e-7, slower_chunk=0.005, blocks=8)
@@ -83,7 +84,8 @@ row("pool/naive", GUESSED,
     thread=400, tap=60, latency=5e-7)
 row("pool/fwd_channels", h200("h200-bandwidth.md"),
     "instructions of a thread, a tap, its channels without and with an index; bytes a clock of the L1; threads of a multiprocessor that "
-    "are enough; share of overlapped times that shows; s of a tap where one thread has a million", ("exposed", "enough"),
+    "are enough; share of overlapped times that shows; s of a tap where one thread has a million; s that a thread for one output takes "
+    "beside what is counted (h100-weak-spots-band.jsonl)", ("exposed", "enough"), elements=5e-7,
     thread=80, tap=6, channel=2, channel_index=4, l1=100, enough=512, least_share=1e-3, exposed=0.5, blocks=4, tap_alone=40e-9)
 row("pool/fwd_rows", h200("h200-bandwidth.md"),
     "instructions of a thread, a load, a tap of an output without and with an index, an output; outputs of ragged rows, times; bytes a "
@@ -129,9 +131,9 @@ row("softmax/rows", h200("h200-softmax-fwd-rows.jsonl"),
     "and row; threads that are enough; times as long with unaligned rows, for each block of a cluster forward, for each register beyond "
     "four of a warp, with rows in shared memory, of a cluster for each thread of a block over the blocks of a multiprocessor, and with 16 "
     "bits (h100-weak-spots-band.jsonl); exponent of the norm; s of a cluster's launch",
-    ("access", "thread", "enough", "power", "parts", "parts_16"),
+    ("access", "thread", "enough", "power", "parts_16"),
     in_flight=32e3, element=14, element_16=12, element_bwd=6, access=10, thread=30, enough=512, heads=1.03, cluster=0.065, register=1.01,
-    shared=1.01, parts=2e-4, parts_16=1.08, power=12, cluster_launch=2e-6)
+    shared=1.01, parts=5e-5, parts_16=1.08, power=12, cluster_launch=2e-6)
 row("softmax/waits_fwd", h200("h200-softmax-fwd-rows.jsonl"),
     "s of a block: at least, for each element of a thread, for each thread, twice that where a part of the row is in shared memory, for "
     "each block of its cluster, and in a cluster for each element of a thread once more: rows of 1024 to 65536",
@@ -168,10 +170,11 @@ row("norm/backward", h200("h200-layer-norm-bwd.jsonl"),
     "instructions of an element of 32 and of 16 bits, more if not kept, more of narrow accesses, of a row of a thread, of a cluster's "
     "block; threads that issue at the full rate alone, and together; share of that rate; s that a step waits in a block, a warp, a "
     "cluster, one that finishes a step late, for each block of it, without a ring; bytes in flight; share of memory's rate with short "
-    "rings; times as long in clusters, for each register in sums; exponent of the norm", ("power",),
+    "rings; times as long in clusters, for each register in sums; times a multiprocessor's share of memory's rate that one reaches "
+    "(h100-weak-spots-band.jsonl); exponent of the norm", ("power", "most"),
     wide=15, narrow=17, not_kept=2, unaligned=20, row=100, cluster_row=3, alone_threads=512, threads=640, most_issue=0.8, block_wait=0.3e-6,
-    warp_wait=0.1e-6, cluster_wait=2e-6, late_wait=0.9e-6, cluster_block=0.04e-6, no_ring=0.6e-6, in_flight=64e3, short_ring=0.96,
-    in_cluster=1.02, sums=0.01, power=4)
+    warp_wait=0.1e-6, cluster_wait=2e-6, late_wait=0.65e-6, cluster_block=0.04e-6, no_ring=0.6e-6, in_flight=64e3, short_ring=0.96,
+    in_cluster=1.02, sums=0.01, most=1.2, power=4)
 row("norm/split_forward", h200("h200-bandwidth.md"),
     "share of time that reading from the L2 takes; threads that are enough; share of memory's rate, with weights loaded alone; s between "
     "the launches", ("between",),
@@ -180,8 +183,8 @@ row("norm/split_backward", h200("h200-bandwidth.md"),
     "share of time that reading from the L2 takes; threads that are enough; share of memory's rate; s between the launches", ("between",),
     again=0.4, enough=768, rate=0.85, between=3e-6)
 row("norm/ring", COUNTED,
-    "instructions of an element of layer and RMS norm",
-    layer=12, rms=6)
+    "instructions of an element of layer norm, and as many as rows of 65536 show of RMS norm (h100-weak-spots-band.jsonl)", ("rms",),
+    layer=12, rms=11)
 row("norm/naive", GUESSED,
     "instructions of an element and pass; passes forward and backward; s that an element waits, and a row's column; threads of a "
     "multiprocessor",
@@ -264,8 +267,8 @@ row("embedding/naive", GUESSED,
     "instructions of an element, of a dimension's division, of a position; s that a thread waits at first, for a position",
     element=60, dimension=90, position=10, start=1.5e-6, wait=20e-9)
 row("embedding/fwd_rows", GUESSED,
-    "instructions of a unit; s that a thread waits for its index and its row",
-    unit=40, wait=1.2e-6)
+    "instructions of a unit; s that a thread waits for its index and its row, and for each unit more; times as long with one unit a thread",
+    unit=40, wait=1.2e-6, flight=1.5e-7, single=1.02)
 row("embedding/sorted_list", GUESSED,
     "cycles of an index in a block, both times; s of a chunk of indices beside them",
     index=0.4, chunk=0.8e-6)
@@ -284,10 +287,11 @@ row("transform/cast_vector", COUNTED,
     thread=20, dimension=12, element=6, access=8, blocks=6)
 row("transform/rows", h200("h200-transpose.jsonl"),
     "instructions of a chunk, a dimension, an element that is gathered; chunks of a row that are gathered; elements a clock that the L1 "
-    "serves; times as long with one chunk per thread", ("dimension", "blocks"),
-    chunk=60, dimension=12, element=8, gathered=64, l1=8, one_chunk=1.03, blocks=8)
-row("transform/concat_batch", h100("h100-regrets.jsonl"),
-    "times as long as the rows of each array", slower=2.15)
+    "serves; times as long with one chunk per thread; s that each chunk of a block takes beside its bytes (h100-weak-spots-band.jsonl)",
+    ("dimension", "blocks"),
+    chunk=60, dimension=12, element=8, gathered=64, l1=8, one_chunk=1.03, late=2e-7, blocks=8)
+row("transform/concat_batch", h100("h100-weak-spots-band.jsonl"),
+    "times as long as the rows of each array, and with more than four arrays a launch", slower=0.97, eight=2.1)
 row("transform/copy", h200("h200-transpose.jsonl"),
     "bytes in flight of a thread that memory's rate takes; instructions of a thread, a dimension", ("thread", "dimension", "blocks"),
     in_flight=16, thread=10, dimension=12, blocks=8)
@@ -300,8 +304,8 @@ row("transform/tiled", h200("h200-transpose.jsonl"),
     chunk=60, narrow=12, waste=0.75)
 row("transform/planes", h100("h100-weak-spots-band.jsonl"),
     "bytes in flight of a multiprocessor that memory's rate takes; instructions of a chunk, of an element of it; times as long with planes "
-    "of whole chunks", ("in_flight", "chunk", "element"),
-    in_flight=64e3, chunk=30, element=5, whole=1.05)
+    "of whole chunks; s of a block", ("in_flight", "chunk", "element"),
+    in_flight=64e3, chunk=30, element=5, whole=1.05, start=1e-6)
 row("transform/im2col_naive", GUESSED,
     "instructions of an element",
     element=600)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from ...device import cuda, device_function, i32, i64, jit, u32
 from ...device.cluster import cluster_rank, cluster_sync
 from ...device.cp_async import commit_copies, copy_async16, wait_copies
-from ...device.dependent import launch_dependent_grids
+from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ...device.groups import make_writer
 from ...device.index import ceil_div
 from ...device.mbarrier import fence_mbarrier_init
@@ -73,7 +73,7 @@ def seconds(problem, device, config):
     rate = flight_rate(flight, COST.in_flight) * narrow_rate(config.vector_bytes, itemsize)
     rate *= COST.short_ring if config.stages < 4 and (resident == 1 or not config.lag) else 1.0
     rate /= COST.in_cluster if config.cluster > 1 else 1.0
-    busy = min(1.0, slots * config.cluster / device.sms)
+    busy = min(1.0, COST.most * slots * config.cluster / device.sms)
     moved = memory_seconds(problem.bytes, device) / (rate * busy)
     issue = sm_issue_seconds(steps * resident * instructions, device) / min(COST.most_issue, resident * config.threads / COST.threads)
     left = memory_seconds(2 * workspace(problem, device, config), device) + COST.sums * moved * config.registers
@@ -368,12 +368,14 @@ def kernel(config):
     COLUMNS, TOTALS = E * REGISTERS, ROWS * VALUES
     SCRATCH, SLOTS, MEET = 2 * TOTALS * (BLOCK // 32), TURNS * TOTALS * CLUSTER, BLOCK * E if GROUPS > 1 else 1
     MORE, ADDED_FIRST, ADDED_LAST = layout.vector_words * ROWS * REGISTERS if ADDED else 1, ADDED and not LAG, ADDED and LAG > 0
-    LOG, CLUSTER_LOG, BLOCKS, DEPENDENT_NEXT = LANES.bit_length() - 1, CLUSTER.bit_length() - 1, config.blocks, config.dependent
+    LOG, CLUSTER_LOG, BLOCKS, DEPENDENT = LANES.bit_length() - 1, CLUSTER.bit_length() - 1, config.blocks, config.dependent
     all_landed, (turns, send, receive) = wait_copies(0), _make_totals(config, Real)
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
     def norm_bwd_rows(dy, x, gamma, mean, rstd, dx, partial, rows, length, vectors, groups, steps, inverse, dy_step, x_step, dx_step,
                       gamma_step, divisors, strides, dsummed, dsummed_step):
+        if DEPENDENT:
+            wait_for_previous_grid()
         dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)
         slots, room, meet = cuda.shared.array(SLOTS, Real), cuda.shared.array(TURNS, i64), cuda.shared.array(MEET, Real)
         held = Held(cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32), cuda.local.array(E, Real),
@@ -435,7 +437,7 @@ def kernel(config):
                 for k in range(ROWS):
                     own.last_mean[k], own.last_rstd[k] = own.mean[k], own.rstd[k]
             row = row + stride
-        if DEPENDENT_NEXT:
+        if DEPENDENT:
             launch_dependent_grids()
         if STAGES:
             all_landed()
@@ -462,4 +464,4 @@ def build(problem, device, config):
                  *pointers(p, ("dsummed",), {"dsummed": "x"}), Argument("int64", form.steps[order["dsummed"]]))
     steps = [form.steps[order.get(name, 0)] for name in ("dgamma", "dbeta")]
     return (Launch(kernel(config), (slots * config.cluster, 1, 1), (config.threads, 1, 1), arguments, shared=config.shared_bytes,
-                   cluster=(config.cluster, 1, 1)), sums_launch(p, slots, steps, config.dependent))
+                   cluster=(config.cluster, 1, 1), dependent=config.dependent), sums_launch(p, slots, steps, config.dependent))

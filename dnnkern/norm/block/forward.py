@@ -25,6 +25,7 @@ from ...device.convert import element
 from ...device.index import ceil_div
 from ...device.rows import LIMIT, Dim, RowForm, make_row, make_row_offsets, row_arguments, row_vector
 from ...device.vec import advance, pin, shared_address
+from ...engine.ahead import make_wait
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, Cost, contend, flight_rate, memory_seconds, narrow_rate, occupied, tail
 from ...engine.row_program import make_functions, make_row_operands
@@ -199,7 +200,7 @@ class Held(NamedTuple):
 
 
 @functools.cache
-def kernel(config):
+def kernel(config, dependent):
     """y, the statistics, and the sum with a residual."""
     layout, x_type, Real = config.layout, element(config.dtype), config.layout.real
     vec, E, EDGES, REGISTERS, ROWS = make_row(layout, config.threads), layout.elements, layout.edges, config.registers, config.rows
@@ -357,11 +358,12 @@ def kernel(config):
     GAMMAS, BETAS = (n * (REGISTERS if EARLY else 1) for n in (GAMMA_LENGTH, BETA_LENGTH))
     EDGE_SLOTS, PART, BLOCKS = layout.edge_slots, layout.vector_words, config.blocks
     merge_warp, merge_row = make_pool(Real, min(LANES, WARP), LAYER, WHOLE), make_merge_row(config, Real)
-    LENGTH_INVERSE = 1 / (OWN * LANES)
+    LENGTH_INVERSE, (wait, release) = 1 / (OWN * LANES), make_wait(dependent)
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
     def norm_fwd_rows(x, gamma, beta, residual, y, mean, rstd, summed, eps, rows, length, x_step, residual_step, y_step, summed_step,
                       gamma_step, beta_step, divisors, strides, operands):
+        wait()
         dynamic = cuda.shared.array(0, u32, alignment=16)
         scratch, slots = cuda.shared.array(SCRATCH, Real), cuda.shared.array(SLOTS, Real)
         thread = cuda.threadIdx.x
@@ -399,6 +401,8 @@ def kernel(config):
             row_mean, squares, n, overflow = moments_of(held, k, line)
             row_mean, squares, n = merge_warp(row_mean, squares, n)
             row_mean, squares = merge_row(row_mean, squares, n, scratch, slots)
+            if k == ROWS - 1:
+                release()
             row_rstd = Real(0)
             if size > 0:
                 row_rstd = inverse_root(squares * (Real(LENGTH_INVERSE) if WHOLE else inverse(Real(size))) + eps)
@@ -434,5 +438,6 @@ def build(problem, device, config):
                  *(Argument("int64", form.steps[order.get(name, 0)]) for name in steps),
                  Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides), p.operands_argument())
     grid = ceil_div(form.rows, config.threads // config.lanes * config.rows) * config.cluster
-    return (Launch(kernel(config), (grid, 1, 1), (config.threads, 1, 1), arguments, shared=config.shared_bytes,
-                   cluster=(config.cluster, 1, 1)),)
+    dependent = device.capability >= (9, 0)
+    return (Launch(kernel(config, dependent), (grid, 1, 1), (config.threads, 1, 1), arguments, shared=config.shared_bytes,
+                   cluster=(config.cluster, 1, 1), dependent=dependent),)

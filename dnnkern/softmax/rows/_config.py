@@ -160,7 +160,7 @@ def seconds(problem, device, config):
         slower *= COST.register ** max(0, config.registers - 4)
     work = overlap(memory=memory_seconds(problem.bytes, device) * strided / (rate * share), issue=issue)
     end = tail(grid, resident, device)
-    work = work.slowed(tail=(1 + end) / 2 if parts else end, slower=slower)
+    work = work.slowed(tail=(1 + end) / 2 if parts or config.shared > 4 * config.registers else end, slower=slower)  # copies go on
     launch = LAUNCH + Cost(launch=COST.cluster_launch) if config.cluster > 1 else LAUNCH
     if config.lanes > 32 and not parts:
         wait, elements = WAITS[config.arrays], form.length / (config.lanes * config.cluster)

@@ -27,13 +27,14 @@ from ...device.index import ceil_div
 from ...device.rows import make_cluster_pair, make_row, make_row_offsets, row_arguments
 from ...device.vec import advance, pin, shared_address
 from ...device.warp import make_reduce
+from ...engine.ahead import make_wait
 from ...engine.row_program import make_functions
 from ...host.launch import Argument, Launch
 from .._math import arithmetic
 
 
 @functools.cache
-def forward_kernel(config):
+def forward_kernel(config, dependent):
     """y = softmax(x), or its logarithm."""
     layout, softmax = config.layout, arithmetic(element(config.dtype).compute, config.log)
     row, row_offsets, hold = make_row(layout, config.threads), make_row_offsets(config.dims, ("x", "y")), pin(layout.words)
@@ -42,7 +43,7 @@ def forward_kernel(config):
     THREADS, LANES, CLUSTER = config.threads, config.lanes, config.cluster
     ROWS, LANES_LOG, CLUSTER_LOG = THREADS // LANES, LANES.bit_length() - 1, CLUSTER.bit_length() - 1
     SCRATCH, SLOTS = 1 if LANES <= 32 else THREADS // 8, 2 * CLUSTER
-    TOGETHER, PROGRAM = LANES * CLUSTER, config.program is not None
+    TOGETHER, PROGRAM, (wait, release) = LANES * CLUSTER, config.program is not None, make_wait(dependent)
     function, of_vector = make_functions(config.program, element(config.dtype).compute, config.result or config.dtype, E)
 
     if LANES <= 32:
@@ -73,6 +74,7 @@ def forward_kernel(config):
 
     @jit(launch_bounds=(THREADS, config.blocks))
     def softmax_fwd_rows(x, y, rows, length, x_step, y_step, divisors, strides, operands):
+        wait()
         dynamic = cuda.shared.array(0, u32, alignment=16)
         scratch, slots = cuda.shared.array(SCRATCH, Real), cuda.shared.array(SLOTS, Real)
         words, part = cuda.local.array(WORDS, u32), cuda.local.array(VECTOR_WORDS, u32)
@@ -132,6 +134,7 @@ def forward_kernel(config):
                 for e in range(E):
                     row_sum += softmax.exp(values[e] - base)
         row_max, row_sum = merge_lanes(row_max, row_sum, scratch, slots)
+        release()
 
         # normalise and store
         norm = softmax.normaliser(row_sum)
@@ -166,7 +169,7 @@ def forward_kernel(config):
 
 
 @functools.cache
-def backward_kernel(config):
+def backward_kernel(config, dependent):
     """dx from dy and y."""
     layout, softmax = config.layout, arithmetic(element(config.dtype).compute, config.log)
     row, row_offsets, hold = make_row(layout, config.threads), make_row_offsets(config.dims, ("dy", "y", "dx")), pin(layout.words)
@@ -174,7 +177,7 @@ def backward_kernel(config):
     REGISTERS, EDGES, EDGE_SLOTS = config.registers, layout.edges, layout.edge_slots
     THREADS, LANES, CLUSTER = config.threads, config.lanes, config.cluster
     ROWS, LANES_LOG, CLUSTER_LOG = THREADS // LANES, LANES.bit_length() - 1, CLUSTER.bit_length() - 1
-    SCRATCH, SLOTS = 1 if LANES <= 32 else THREADS // 16, 2 * CLUSTER
+    SCRATCH, SLOTS, (wait, release) = 1 if LANES <= 32 else THREADS // 16, 2 * CLUSTER, make_wait(dependent)
 
     if LANES <= 32:
         reduce_sum = make_reduce(add, LANES)
@@ -196,6 +199,7 @@ def backward_kernel(config):
 
     @jit(launch_bounds=(THREADS, config.blocks))
     def softmax_bwd_rows(dy, y, dx, rows, length, dy_step, y_step, dx_step, divisors, strides):
+        wait()
         scratch, slots = cuda.shared.array(SCRATCH, Real), cuda.shared.array(SLOTS, Real)
         dy_words, y_words = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32)
         dy_values, y_values = cuda.local.array(E, Real), cuda.local.array(E, Real)
@@ -230,6 +234,7 @@ def backward_kernel(config):
         for k in range(EDGES):
             row_sum += softmax.product(dy_edges[k], y_edges[k])
         row_sum = merge_lanes(row_sum, scratch, slots)
+        release()
 
         # gradient
         hold(dy_words)
@@ -255,6 +260,8 @@ def build(problem, device, config):
                  Argument("int32", form.length), *(Argument("int64", s) for s in form.steps),
                  Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides))
     arguments += (problem.operands_argument(),) if config.arrays == 2 else ()
-    kernel = (forward_kernel if config.arrays == 2 else backward_kernel)(config)
+    dependent = device.capability >= (9, 0)
+    kernel = (forward_kernel if config.arrays == 2 else backward_kernel)(config, dependent)
     grid = ceil_div(form.rows, config.threads // config.lanes) * config.cluster
-    return (Launch(kernel, (grid, 1, 1), (config.threads, 1, 1), arguments, shared=config.shared_bytes, cluster=(config.cluster, 1, 1)),)
+    return (Launch(kernel, (grid, 1, 1), (config.threads, 1, 1), arguments, shared=config.shared_bytes, cluster=(config.cluster, 1, 1),
+                   dependent=dependent),)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from ...device import cuda, device_function, f64, i32, i64, jit, u32, u64
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.vec import address, advance
+from ...engine.ahead import make_follow
 from ...engine.constants import constants
-from ...engine.cost import issue_seconds, memory_seconds, overlap, sector_waste, tail
+from ...engine.cost import Cost, issue_seconds, memory_seconds, overlap, sector_waste, tail
 from ...engine.offsets import LIMIT
 from ...engine.pack_words import make_pack
 from ...engine.values import COMPUTE, element, make_words
@@ -83,7 +84,8 @@ def rows_seconds(form, alignment, config, read_bytes, device):
     issue = issue_seconds(count, COST.chunk + COST.dimension * config.dims, device)
     issue += issue_seconds(gathered, COST.element * config.elements, device)
     lines = 0 if config.dense else count * config.elements / COST.l1 / (device.sms * device.clock_hz)
-    return overlap(memory=moved, issue=issue, l1=lines).slowed(tail=tail(ceil_div(count, THREADS * config.chunks), COST.blocks, device))
+    work = overlap(memory=moved, issue=issue, l1=lines).slowed(tail=tail(ceil_div(count, THREADS * config.chunks), COST.blocks, device))
+    return work + Cost(waves=COST.late * config.chunks)
 
 
 def value_type(dtype):
@@ -191,19 +193,22 @@ def make_move(config):
 
 
 @functools.cache
-def kernel(config):
+def kernel(config, dependent):
     """y[...] = x[...], `chunks` chunks per thread."""
     move, SPAN, SCALE = make_move(config), THREADS * config.chunks, word_of(config.itemsize)[2]
 
+    wait = make_follow(dependent)
+
     @jit(launch_bounds=(THREADS, 4))
     def move_rows(x, y, count, row, chunks, before, inner, step, low, high, x_first, y_first, divisors, borders, strides, value):
+        wait()
         index0 = cuda.blockIdx.x * SPAN + cuda.threadIdx.x
         move(advance(x, x_first * SCALE), advance(y, y_first * SCALE), index0, count, row, chunks, before, inner, step, low, high,
              divisors, borders, strides, value)
     return move_rows
 
 
-def rows_launch(config, form, alignment, extent, last, value, source, target):
+def rows_launch(config, device, form, alignment, extent, last, value, source, target):
     """The launch for a form with `dims`, `x_first` and `y_first`, `alignment` being that of y's first element.
 
     `extent` are the bytes of x that may be read, from its element 0; `last` is (before, inner) of the last dimension, `value` the argument
@@ -219,4 +224,6 @@ def rows_launch(config, form, alignment, extent, last, value, source, target):
                  Argument("int64" if config.wide else "int32", row.x), Argument("int64", low), Argument("int64", high),
                  Argument("int64", form.x_first), Argument("int64", form.y_first),
                  *border_arguments(outer, chunks, config.wide), value)
-    return Launch(kernel(config), (ceil_div(count, THREADS * config.chunks), 1, 1), (THREADS, 1, 1), arguments)
+    dependent = device.capability >= (9, 0)
+    return Launch(kernel(config, dependent), (ceil_div(count, THREADS * config.chunks), 1, 1), (THREADS, 1, 1), arguments,
+                  dependent=dependent)

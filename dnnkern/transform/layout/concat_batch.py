@@ -1,9 +1,9 @@
-"""Up to eight arrays a launch: the blocks of a grid are shared out among them.
+"""Four or eight arrays a launch: the blocks of a grid are shared out among them.
 
 Where arrays are rows that are contiguous in them and in the result, as packed ones are, they differ by a pointer and a few numbers alone. A
 block finds by its number which array it copies, and picks these; from there on it is `rows`, whose stores of 16 bytes are aligned wherever
-an array's part of a row begins. So small arrays do not wait for each other's launches. `boxes` is better where parts are so large that a
-launch does not count, and aligned, and for arrays that do not have the same layout.
+an array's part of a row begins. So small arrays do not wait for each other's launches. A block picks one of eight numbers so slowly that
+four arrays a launch are better where they are large. `boxes` is for arrays that do not have the same layout.
 """
 import functools
 
@@ -11,6 +11,7 @@ from ...device import cuda, device_function, f32, i32, i64, jit, u32
 from ...device.index import ceil_div, divisor
 from ...device.vec import advance
 from ...dispatch import Algorithm
+from ...engine.ahead import make_follow
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH
 from ...engine.offsets import LIMIT
@@ -48,42 +49,52 @@ def workspace(problem, device, config):
 
 
 def configs(problem, device):
-    """Two chunks per thread, and one for problems with few."""
+    """Two chunks per thread, and four arrays a launch, and one chunk and eight arrays for problems with few."""
     wide = any(box.canonical.is_wide for _, box in problem.boxes)
     return [Config(problem.y.itemsize, None, True, n, None, 2, wide) for n in (2, 1)]
+
+
+def _most(config):
+    """Arrays of a launch."""
+    return MOST if config.chunks == 1 else MOST // 2
 
 
 def estimate(problem, device, config):
     """That of the rows, without the gaps between launches."""
     seconds = sum(rows_seconds(box.canonical, _alignment(box), config, box.read_bytes, device) for _, box in problem.boxes)
-    return LAUNCH * ceil_div(len(problem.boxes), MOST) + COST.slower * seconds
-
-
-@device_function
-def pick(part, v):
-    """v[part], of eight."""
-    v0, v1, v2, v3, v4, v5, v6, v7 = v
-    found = v0
-    if part == 1:
-        found = v1
-    if part == 2:
-        found = v2
-    if part == 3:
-        found = v3
-    if part == 4:
-        found = v4
-    if part == 5:
-        found = v5
-    if part == 6:
-        found = v6
-    if part == 7:
-        found = v7
-    return found
+    slower = COST.eight if _most(config) == MOST and len(problem.boxes) > MOST // 2 else COST.slower
+    return LAUNCH * ceil_div(len(problem.boxes), _most(config)) + slower * seconds
 
 
 @functools.cache
-def kernel(config):
-    """The rows of up to eight arrays, `chunks` chunks per thread."""
+def make_pick(parts):
+    """Device function ``pick(part, v)``: v[part], of the first `parts` of eight."""
+    @device_function
+    def pick(part, v):
+        v0, v1, v2, v3, v4, v5, v6, v7 = v
+        found = v0
+        if parts > 1 and part == 1:
+            found = v1
+        if parts > 2 and part == 2:
+            found = v2
+        if parts > 2 and part == 3:
+            found = v3
+        if parts > 4 and part == 4:
+            found = v4
+        if parts > 4 and part == 5:
+            found = v5
+        if parts > 4 and part == 6:
+            found = v6
+        if parts > 4 and part == 7:
+            found = v7
+        return found
+    return pick
+
+
+@functools.cache
+def kernel(config, parts, dependent):
+    """The rows of up to `parts` arrays, `chunks` chunks per thread."""
+    pick, begin, PARTS = make_pick(parts), make_follow(dependent), parts
     move, SPAN, SCALE, Int = make_move(config), THREADS * config.chunks, word_of(config.itemsize)[2], i64 if config.wide else i32
 
     BLOCKS = 4 if config.itemsize > 1 else 3  # chunks of 16 elements hold more
@@ -91,8 +102,9 @@ def kernel(config):
     @jit(launch_bounds=(THREADS, BLOCKS))
     def concat_batch(x0, x1, x2, x3, x4, x5, x6, x7, y, starts, counts, rows, chunks, multipliers, shifts, highs, y_firsts, x_strides,
                      y_strides):
+        begin()
         block, part = cuda.blockIdx.x, 0
-        for k in range(1, 8):
+        for k in range(1, PARTS):
             part = part + 1 if block >= pick(k, starts) else part
         x = pick(part, (x0, x1, x2, x3, x4, x5, x6, x7))
         index0 = (block - pick(part, starts)) * SPAN + cuda.threadIdx.x
@@ -105,11 +117,12 @@ def kernel(config):
 
 
 def build(problem, device, config):
-    """A launch for each eight arrays."""
-    return tuple(_launch(problem.boxes[k:k + MOST], config) for k in range(0, len(problem.boxes), MOST))
+    """A launch for each four or eight arrays."""
+    most = _most(config)
+    return tuple(_launch(problem.boxes[k:k + most], config, device) for k in range(0, len(problem.boxes), most))
 
 
-def _launch(some, config):
+def _launch(some, config, device):
     found, blocks = [], 0
     for _, box in some:
         form, alignment = box.canonical, _alignment(box)
@@ -127,7 +140,8 @@ def _launch(some, config):
     names += names[:1] * (MOST - len(names))
     arguments = (*(Argument(pointer, name) for name in (*names, "y")),
                  *(Argument(f"{kind}x{MOST}", column) for kind, column in zip(types, columns)))
-    return Launch(kernel(config), (blocks, 1, 1), (THREADS, 1, 1), arguments)
+    parts, dependent = 1 << (len(some) - 1).bit_length(), device.capability >= (9, 0)
+    return Launch(kernel(config, parts, dependent), (blocks, 1, 1), (THREADS, 1, 1), arguments, dependent=dependent)
 
 
 ALGORITHM = Algorithm(op="concat", name="batch", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)

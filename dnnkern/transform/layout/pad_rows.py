@@ -38,7 +38,7 @@ def build(problem, device, config, source=("x", 0), target=("y", 0), value="valu
     """One launch."""
     form = problem.form
     last = form.dims[-1]
-    return (rows_launch(config, form, problem.alignment, problem.x.extent, (last.before, last.inner),
+    return (rows_launch(config, device, form, problem.alignment, problem.x.extent, (last.before, last.inner),
                         Argument(problem.scalar_type, value), source, target),)
 
 

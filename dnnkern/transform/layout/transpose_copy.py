@@ -12,6 +12,7 @@ from ...device import cuda, i32, i64, jit, u32
 from ...device.index import ceil_div
 from ...device.vec import advance
 from ...dispatch import Algorithm
+from ...engine.ahead import make_follow
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, flight_rate, issue_seconds, memory_seconds, overlap, sector_waste, tail
 from ...engine.offsets import LIMIT, make_offsets, offset_arguments
@@ -84,15 +85,16 @@ def estimate(problem, device, config):
 
 
 @functools.cache
-def kernel(config):
+def kernel(config, dependent):
     """y[...] = x[...], `units` units a thread, all of them loaded before the first is stored."""
-    offsets = make_offsets(config.dims, config.wide)
+    offsets, begin = make_offsets(config.dims, config.wide), make_follow(dependent)
     load, store, _, _, WORDS = make_unit_moves(config.unit, config.itemsize)
     UNITS, Int = config.units, i64 if config.wide else i32
     SIZE, SPAN = WORDS * UNITS, THREADS * config.units
 
     @jit(launch_bounds=THREADS)
     def transpose_copy(x, y, count, x_first, y_first, divisors, strides):
+        begin()
         words = cuda.local.array(SIZE, u32)
         targets = cuda.local.array(UNITS, Int)
         x, y = advance(x, x_first), advance(y, y_first)
@@ -115,7 +117,9 @@ def build(problem, device, config, source=("x", 0), target=("y", 0)):
     arguments = (Argument(name + "*", source[0], offset=source[1]), Argument(name + "*", target[0], offset=target[1]),
                  Argument("int32", form.size), Argument("int64", form.x_first * scale), Argument("int64", form.y_first * scale),
                  *offset_arguments(form.dims, config.wide, scale))
-    return (Launch(kernel(config), (ceil_div(form.size, THREADS * config.units), 1, 1), (THREADS, 1, 1), arguments),)
+    dependent = device.capability >= (9, 0)
+    return (Launch(kernel(config, dependent), (ceil_div(form.size, THREADS * config.units), 1, 1), (THREADS, 1, 1), arguments,
+                   dependent=dependent),)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="copy", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)

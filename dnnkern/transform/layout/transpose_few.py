@@ -13,6 +13,7 @@ from ...device import cuda, device_function, i32, i64, jit, u32
 from ...device.index import ceil_div
 from ...device.vec import advance
 from ...dispatch import Algorithm
+from ...engine.ahead import make_follow
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, tail
 from ...engine.offsets import LIMIT, make_offsets, offset_arguments
@@ -121,7 +122,7 @@ def make_pick(itemsize, unit):
 
 
 @functools.cache
-def kernel(config):
+def kernel(config, dependent):
     """C chunks of P elements a thread."""
     _, _, SCALE = word_of(config.itemsize)
     load, store, _, _, WORDS = make_unit_moves(config.unit, config.itemsize)
@@ -130,8 +131,11 @@ def kernel(config):
     pick, (pack, PACKED) = make_pick(config.itemsize, config.unit), make_pack(config.itemsize, P)
     offsets = make_offsets(config.dims, config.wide)
 
+    wait = make_follow(dependent)
+
     @jit(launch_bounds=(THREADS, 2))
     def transpose_few(x, y, count, x_first, y_first, apart, divisors, strides):
+        wait()
         index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index < count:
             words = cuda.local.array(LOADED, u32)
@@ -161,7 +165,8 @@ def build(problem, device, config, source=("x", 0), target=("y", 0)):
                  Argument("int32", count), Argument("int64", form.x_first * scale), Argument("int64", form.y_first * scale),
                  Argument("int64" if config.wide else "int32", (short.y if in_x else short.x) * scale),
                  *offset_arguments((*others, chunks), config.wide, scale))
-    return (Launch(kernel(config), (ceil_div(count, THREADS), 1, 1), (THREADS, 1, 1), arguments),)
+    dependent = device.capability >= (9, 0)
+    return (Launch(kernel(config, dependent), (ceil_div(count, THREADS), 1, 1), (THREADS, 1, 1), arguments, dependent=dependent),)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="few", supports=supports, workspace=workspace, estimate=estimate, build=build)

@@ -19,8 +19,9 @@ from ...device import cuda, device_function, i32, i64, jit, u16, u32
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.vec import advance, load_shared_u16, load_shared_u32, shared_address, store_shared_u16, store_shared_u32
 from ...dispatch import Algorithm
+from ...engine.ahead import make_follow
 from ...engine.constants import constants
-from ...engine.cost import LAUNCH, flight_rate, issue_seconds, memory_seconds, overlap, sector_waste, tail
+from ...engine.cost import LAUNCH, Cost, flight_rate, issue_seconds, memory_seconds, overlap, sector_waste, tail
 from ...engine.offsets import LIMIT, make_offsets, offset_arguments
 from ...engine.vectors import make_unit_moves, word_of
 from ...host.launch import Argument, Launch
@@ -149,7 +150,7 @@ def estimate(problem, device, config):
     chunk = COST.chunk + COST.element * config.side
     work = overlap(memory=memory / rate, issue=issue_seconds(blocks * config.threads * config.loads, chunk, device))
     whole = COST.whole if pixel.size * config.itemsize % 16 == 0 else 1.0  # as `tiled` reads them
-    return LAUNCH + work.slowed(tail=(1 + tail(blocks, config.blocks, device)) / 2, slower=whole)
+    return LAUNCH + Cost(waves=COST.start) + work.slowed(tail=(1 + tail(blocks, config.blocks, device)) / 2, slower=whole)
 
 
 @functools.cache
@@ -196,7 +197,7 @@ def make_elements(itemsize):
 
 
 @functools.cache
-def kernel(config):
+def kernel(config, dependent):
     """The planes of a group of channels of an image, a block."""
     T, _, SCALE = word_of(config.itemsize)
     V, P, THREADS, LOADS, GATHERS = config.side, config.plane, config.threads, config.loads, config.gathers
@@ -213,8 +214,11 @@ def kernel(config):
     gather, scatter = make_elements(config.itemsize)(location)
     offsets = make_offsets(config.dims, config.wide)
 
+    wait = make_follow(dependent)
+
     @jit(launch_bounds=(THREADS, BLOCKS))
     def transpose_planes(x, y, channels, x_first, y_first, row, groups, divisors, strides):
+        wait()
         tile = cuda.shared.array(SIZE, u32, alignment=16)
         words = cuda.local.array(WORDS, u32)
         thread, base = cuda.threadIdx.x, shared_address(tile, 0)
@@ -275,7 +279,8 @@ def build(problem, device, config, source=("x", 0), target=("y", 0)):
                  Argument("int32", channel.size), Argument("int64", form.x_first * scale), Argument("int64", form.y_first * scale),
                  Argument("int64" if config.wide else "int32", row * scale), Argument("uint32x3", divisor(groups)),
                  *offset_arguments(others, config.wide, scale))
-    return (Launch(kernel(config), (blocks, 1, 1), (config.threads, 1, 1), arguments),)
+    dependent = device.capability >= (9, 0)
+    return (Launch(kernel(config, dependent), (blocks, 1, 1), (config.threads, 1, 1), arguments, dependent=dependent),)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="planes", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)

@@ -39,8 +39,8 @@ def estimate(problem, device, config):
 def build(problem, device, config, source=("x", 0), target=("y", 0)):
     """One launch. `source` and `target` are the names of the two pointers and byte offsets to them."""
     form = problem.canonical
-    return (rows_launch(config, form, problem.alignments(form)[1], problem.x.extent, (0, form.dims[-1].size), Argument("float32", 0.0),
-                        source, target),)
+    return (rows_launch(config, device, form, problem.alignments(form)[1], problem.x.extent, (0, form.dims[-1].size),
+                        Argument("float32", 0.0), source, target),)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="rows", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)

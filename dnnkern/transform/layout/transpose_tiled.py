@@ -20,6 +20,7 @@ from ...device import cuda, device_function, i32, i64, jit, u32
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.vec import advance, load_shared_4u32, shared_address, store_shared_4u32
 from ...dispatch import Algorithm
+from ...engine.ahead import make_follow
 from ...engine.constants import constants
 from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, sector_waste, tail
 from ...engine.offsets import LIMIT, make_offsets, offset_arguments
@@ -140,7 +141,7 @@ def make_chunk_offset(side, chunks):
 
 
 @functools.cache
-def kernel(config):
+def kernel(config, dependent):
     """One tile a block."""
     T, _, SCALE = word_of(config.itemsize)
     V, CI, CJ, THREADS = config.side, config.chunks_i, config.chunks_j, config.threads
@@ -160,8 +161,11 @@ def kernel(config):
     column = make_column(config.itemsize)
     offsets, chunk_offset = make_offsets(config.dims, config.wide), make_chunk_offset(V, CJ)
 
+    wait = make_follow(dependent)
+
     @jit(launch_bounds=(THREADS, config.blocks))
     def transpose_tiled(x, y, size_i, size_j, x_first, y_first, xi, xj, yi, yj, per_matrix, tiles_j, divisors, strides):
+        wait()
         tile = cuda.shared.array(SIZE, T, alignment=16)
         words = cuda.local.array(WORDS, u32)                 # V rows [j] of four words [i]
         tid, base = cuda.threadIdx.x, shared_address(tile, 0)
@@ -231,7 +235,8 @@ def build(problem, device, config, source=("x", 0), target=("y", 0)):
                  Argument("int64", form.y_first * scale), *(Argument(integer, s * scale) for s in (i.x, j.x, i.y, j.y)),
                  Argument("uint32x3", divisor(tiles_i * tiles_j)), Argument("uint32x3", divisor(tiles_j)),
                  *offset_arguments(others, config.wide, scale))
-    return (Launch(kernel(config), (tiles, 1, 1), (config.threads, 1, 1), arguments),)
+    dependent = device.capability >= (9, 0)
+    return (Launch(kernel(config, dependent), (tiles, 1, 1), (config.threads, 1, 1), arguments, dependent=dependent),)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="tiled", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)
