@@ -45,6 +45,7 @@ from .dq import dq_launch
 from .kernel import kernel
 from .parameters import Heads, Sizes
 from .preprocess import preprocess_launch
+from .tiles import DOWN, HALVES, UP
 from .workspace import countable, workspace_of
 
 COST, WGMMA = constants("attention/wgmma_bwd"), constants("attention/wgmma")
@@ -121,13 +122,15 @@ def estimate(problem, device, config):
             + dsink_seconds(p, device) + work)
 
 
-def goes_down(problem, config, device):
-    """Whether the first keys, which with a causal mask the most queries attend to, come first: where one of their blocks is long beside
-    the work of a multiprocessor, it must not begin last. Blocks wait for each other then until they are a step apart."""
+def way_of(problem, config, device):
+    """The order of tiles. With a causal mask the first keys' blocks are the longest: where one of them is long beside the work of a
+    multiprocessor, it must not begin last."""
     p, s = problem, config.shape
     steps = p.group * p.kv_heads * p.pairs / (s.width * s.height)
     longest = p.group * ceil_div(min(of_a_sequence(p, p.rows), p.bounds[0] + s.height), s.width)
-    return not config.ordered or p.right >= 0 and longest > 0.5 * steps / device.sms
+    if config.ordered and (p.right < 0 or longest <= 0.5 * steps / device.sms):
+        return UP
+    return DOWN if p.packed or p.documents or not config.ordered else HALVES
 
 
 def order_argument(problem, height, by_head, device):
@@ -172,7 +175,7 @@ def main_launch(problem, device, config, space, maps, ticket=0):
                  order_argument(p, s.height, config.by_head, device), Argument(Heads, (p.group, p.heads)), *sequence_arguments(p),
                  *added_arguments(p, documents_at(p, device, space)), *number_arguments(p))
     blocks = p.images * p.kv_heads * tiles_of(p, p.keys, s.height)
-    return Launch(kernel(config, goes_down(p, config, device)), (blocks, 1, 1), (s.threads, 1, 1), arguments, shared=config.shared)
+    return Launch(kernel(config, way_of(p, config, device)), (blocks, 1, 1), (s.threads, 1, 1), arguments, shared=config.shared)
 
 
 ALGORITHM = Algorithm(op="sdpa_bwd", name="flash_wgmma", supports=supports, workspace=workspace, configs=configs, estimate=estimate,

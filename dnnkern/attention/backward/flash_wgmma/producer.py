@@ -13,7 +13,7 @@ from ....device.vec import address, advance
 from ....engine.document_blocks import make_is_tile_there
 from ....engine.hopper import ROW
 from ..._wgmma import COLUMNS
-from .tiles import make_ranges, make_tiles
+from .tiles import DOWN, HALVES, make_ranges, make_tiles
 
 
 class Pipes(NamedTuple):
@@ -81,10 +81,11 @@ class Producers(NamedTuple):
 
 
 @functools.cache
-def make_producers(config, down) -> Producers:
-    """Of a configuration, from the last keys to the first or `down` the other way round."""
-    kind, s, at, tiles = config.kind, config.shape, config.layout, make_tiles(config, down)
-    HEIGHT, WIDTH, GROUPS, PACKED, DOWN, OF_DK = s.height, s.width, s.groups, kind.packed, down, config.only != "dv"
+def make_producers(config, way) -> Producers:
+    """Of a configuration and a way (`tiles`)."""
+    kind, s, at, tiles = config.kind, config.shape, config.layout, make_tiles(config, way)
+    HEIGHT, WIDTH, GROUPS, PACKED, OF_DK = s.height, s.width, s.groups, kind.packed, config.only != "dv"
+    GOES_DOWN, BY_HALVES = way == DOWN, way == HALVES
     kv_pipe, q_pipe, dq_pipe, dq_free_pipe, do_pipe, bias_pipe = make_pipes(config)
     do_at, ds_at = make_addresses(config)
 
@@ -154,10 +155,13 @@ def make_producers(config, down) -> Producers:
     def wait_for_turn(count, row, tile, mine, work):
         """Wait until the tiles of keys whose turn is before have been added to a tile of queries; whether there are any."""
         low, high = key_tiles(row, tile.rows, tile.keys, work.bounds)
-        before = mine - low if DOWN else high - mine
+        before = mine - low if GOES_DOWN else high - mine
+        if BY_HALVES:
+            half = work.order.tiles >> 1
+            before = min(high, half - 1) - mine if mine < half else mine - low
         if SKIPS:
             before = 0
-            for n in range(low if DOWN else mine + 1, mine if DOWN else high + 1):
+            for n in range(low if GOES_DOWN else mine + 1, mine if GOES_DOWN else high + 1):
                 if is_there(work.operands, tile.sequence, row, n * HEIGHT):
                     before = before + 1
         while load_acquired(count) != u32(before):
