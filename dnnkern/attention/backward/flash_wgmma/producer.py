@@ -64,6 +64,33 @@ def make_addresses(config):
     return do_at, ds_at
 
 
+@functools.cache
+def make_turns(config, way):
+    """Device function ``wait_for_turn(count, row, tile, mine, work)``: wait until the tiles of keys whose turn is before that of number
+    `mine` have been added to a tile of queries; whether there are any."""
+    kind, HEIGHT, WIDTH = config.kind, config.shape.height, config.shape.width
+    (_, key_tiles), SKIPS, is_there = make_ranges(kind, HEIGHT, WIDTH), kind.documents >= 0, make_is_tile_there(kind.documents, WIDTH, HEIGHT)
+    GOES_DOWN, BY_HALVES = way == DOWN, way == HALVES
+
+    @device_function
+    def wait_for_turn(count, row, tile, mine, work):
+        low, high = key_tiles(row, tile.rows, tile.keys, work.bounds)
+        before = mine - low if GOES_DOWN else high - mine
+        if BY_HALVES:
+            half = work.order.tiles >> 1
+            before = min(high, half - 1) - mine if mine < half else mine - low
+        if SKIPS:
+            before = 0
+            for n in range(low if GOES_DOWN else mine + 1, mine if GOES_DOWN else high + 1):
+                if is_there(work.operands, tile.sequence, row, n * HEIGHT):
+                    before = before + 1
+        while load_acquired(count) != u32(before):
+            pass
+        fence_async_global()
+        return before != 0
+    return wait_for_turn
+
+
 class Producers(NamedTuple):
     """Device functions of one thread each.
 
@@ -85,7 +112,7 @@ def make_producers(config, way) -> Producers:
     """Of a configuration and a way (`tiles`)."""
     kind, s, at, tiles = config.kind, config.shape, config.layout, make_tiles(config, way)
     HEIGHT, WIDTH, GROUPS, PACKED, OF_DK = s.height, s.width, s.groups, kind.packed, config.only != "dv"
-    GOES_DOWN, BY_HALVES = way == DOWN, way == HALVES
+    wait_for_turn = make_turns(config, way)
     kv_pipe, q_pipe, dq_pipe, dq_free_pipe, do_pipe, bias_pipe = make_pipes(config)
     do_at, ds_at = make_addresses(config)
 
@@ -146,28 +173,9 @@ def make_producers(config, way) -> Producers:
 
     # ---- dq
 
-    BY_WIDTH, BY_HEIGHT, (_, key_tiles), ORDERED = divisor(WIDTH), divisor(HEIGHT), make_ranges(kind, HEIGHT, WIDTH), config.ordered
+    BY_WIDTH, BY_HEIGHT, ORDERED = divisor(WIDTH), divisor(HEIGHT), config.ordered
     DQ_AT, DQ_BYTES = at.dq, config.dq
-    source_free, drained, SKIPS = make_bulk_wait_read(0), make_bulk_wait(0), kind.documents >= 0
-    is_there = make_is_tile_there(kind.documents, WIDTH, HEIGHT)
-
-    @device_function
-    def wait_for_turn(count, row, tile, mine, work):
-        """Wait until the tiles of keys whose turn is before have been added to a tile of queries; whether there are any."""
-        low, high = key_tiles(row, tile.rows, tile.keys, work.bounds)
-        before = mine - low if GOES_DOWN else high - mine
-        if BY_HALVES:
-            half = work.order.tiles >> 1
-            before = min(high, half - 1) - mine if mine < half else mine - low
-        if SKIPS:
-            before = 0
-            for n in range(low if GOES_DOWN else mine + 1, mine if GOES_DOWN else high + 1):
-                if is_there(work.operands, tile.sequence, row, n * HEIGHT):
-                    before = before + 1
-        while load_acquired(count) != u32(before):
-            pass
-        fence_async_global()
-        return before != 0
+    source_free, drained = make_bulk_wait_read(0), make_bulk_wait(0)
 
     @device_function
     def add_to_dq(shared, tile, added, work, own):

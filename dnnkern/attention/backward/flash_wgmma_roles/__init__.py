@@ -1,0 +1,108 @@
+"""The gradients of wide heads on Hopper's tensor cores, five products: one warpgroup has the probabilities and dv, the other dk and dq.
+
+    k, v stay | q, do pass --> s = q k' --> p, in shared memory --> dv' += do' p
+                               dp = do v', p --> ds, in shared memory --> dk' += q' ds,  dq' = k' ds'
+
+- Sums of dk and dv are transposed, columns by keys: so a tile may have any multiple of 16 keys that registers hold, not of 64 for each
+  warpgroup, and all operands but the sums lie in shared memory.
+- The warpgroup of the probabilities is a step ahead of the other one: one's exponentials lie beside the other's products.
+- dq's part is computed by boxes of 64 columns, and added to the workspace in pieces of 32 queries, by two threads as in `flash_wgmma`,
+  whose workspace, launches before and after, and order of additions these are.
+"""
+from ....device.convert import element
+from ....device.groups import access_words
+from ....device.index import ceil_div
+from ....dispatch import Algorithm, Note
+from ....engine.constants import constants
+from ....engine.cost import Cost, memory_seconds, overlap
+from ....host.launch import Argument, Launch
+from ..._flash import tiles_of
+from ..._modifiers import is_adjusted
+from ..._parameters import Strides, kind_of, softmax_scale
+from ..._wgmma import addressable, array_map, read_seconds, refusal
+from .._delta import RowStats
+from .._dsink import dsink_launches, dsink_seconds
+from ..flash_wgmma import order_argument, way_of
+from ..flash_wgmma.dq import dq_launch
+from ..flash_wgmma.parameters import Heads, Sizes
+from ..flash_wgmma.preprocess import preprocess_launch
+from ..flash_wgmma.workspace import countable, workspace_of
+from .config import HEIGHTS, PIECE, THREADS, Config, Shape
+from .kernel import kernel
+
+COST, WGMMA = constants("attention/wgmma_bwd"), constants("attention/wgmma")
+
+
+def supports(problem):
+    """16-bit rows that TMA can read, and scores that are scaled products."""
+    p = problem
+    reason = refusal(p) or countable(p)
+    if reason:
+        return reason
+    if is_adjusted(p) or p.dropout or p.documents:
+        return "a bias, ALiBi, a cap, a score_mod, dropout, or an extreme scale; expected none"
+    if p.seq_len_q is not None or p.seq_len_kv is not None:
+        return "lengths of sequences; expected none"
+    if not addressable(p, p.do):
+        return f"do has strides {p.do.strides} and alignment {p.do.alignment}: TMA takes rows that lie 16 bytes, or multiples, apart"
+    if not p.rows:
+        return "no rows"
+    return None
+
+
+def words_of(problem, t):
+    """Words of 32 bits by which eight neighbours of a result are stored, 0 where they are by elements."""
+    steps = problem.strides(t)
+    return access_words(t, 8, steps[:-1]) if steps[-1] == 1 and t.shape[-1] % 8 == 0 else 0
+
+
+def configs(problem, device):
+    """The most keys whose fragments fit registers, and whose tiles fit shared memory."""
+    p, words = problem, tuple(words_of(problem, t) for t in (problem.dk, problem.dv_out))
+    for height in HEIGHTS:
+        try:
+            return [Config(kind_of(p), p.d, p.dv, Shape(height), True, p.left >= 0, p.right >= 0, words)]
+        except ValueError:
+            continue
+    return []
+
+
+def workspace(problem, device, config):
+    """That of `flash_wgmma` with tiles of 32 queries."""
+    return workspace_of(problem, PIECE, config.ordered).bytes
+
+
+def estimate(problem, device, config):
+    """Steps, by what the products and the additions to dq take of shared memory's rate."""
+    p, s, (d, e) = problem, config.shape, config.boxes
+    spread = (s.height + s.width) / 2 * (p.left >= 0 or p.right >= 0)
+    queries = min(p.pairs / max(p.batch * p.keys, 1) + spread, p.rows)
+    blocks = p.batch * p.kv_heads * ceil_div(p.keys, s.height)
+    steps = p.group * (queries / s.width + 0.5 * bool(spread))
+    rows = 4 * (d + e) * max(s.height / 2, 16 + s.height / 4) * 2  # s, dp, dv and dk: of 64 queries, or columns, by keys
+    cycles = rows + 4 * d * (s.height / 16) * 32 / 4 + (2 * s.width * 64 * 4 * d + 5 * config.box + sum(config.passing)) / 128
+    cycle = max(blocks * steps / device.sms, steps) / (WGMMA.clock * device.clock_hz)
+    work = overlap(Cost(math=cycle * cycles, waits=cycle * COST.step), memory=memory_seconds(p.bytes, device))
+    around = p.batch * p.heads * p.rows * (4 * p.dv + COST.dq_ordered * p.d)
+    return Cost(launch=4 * WGMMA.launch, memory=read_seconds(around, device)) + dsink_seconds(p, device) + work
+
+
+def build(problem, device, config):
+    """lse and delta, the kernel, dq, and the sink's gradient."""
+    p, s, space, pointer = problem, config.shape, workspace_of(problem, PIECE, config.ordered), element(problem.dtype).pointer
+    heights = ("k", s.height), ("v", s.height), ("q", s.width), ("do", s.width)
+    maps = [array_map(p, name, getattr(p, name), height) for name, height in heights]
+    stores = [x for name, t in (("dk", p.dk), ("dv", p.dv_out)) for x in (Argument(pointer, name), Argument(Strides, p.strides(t)))]
+    tiles = tiles_of(p, p.keys, s.height)
+    arguments = (*maps, *stores, Argument("float32*", "workspace", 0), Argument("float32*", "workspace", space.dq),
+                 Argument("uint32*", "workspace", space.counts), Argument("uint32*", "workspace", space.ticket),
+                 Argument(Sizes, (p.rows, p.keys, space.rows, space.tiles, p.batch)), order_argument(p, s.height, False, device),
+                 Argument(Heads, (p.group, p.heads)), Argument("int32x2", p.bounds), Argument("float32", softmax_scale(p)))
+    main = Launch(kernel(config, way_of(p, config, device)), (p.images * p.kv_heads * tiles, 1, 1), (THREADS, 1, 1), arguments,
+                  shared=config.shared)
+    return (preprocess_launch(p, space), main, dq_launch(p, space),
+            *dsink_launches(p, RowStats(0, space.rows, space.width, space.bytes)))
+
+
+ALGORITHM = Algorithm(op="sdpa_bwd", name="flash_wgmma_roles", supports=supports, workspace=workspace, configs=configs, estimate=estimate,
+                      build=build, notes=Note.TENSOR_CORE, arch="sm_90a")

@@ -1,0 +1,131 @@
+"""What the kernel of `flash_wgmma_roles` is compiled for, and what lies where in shared memory."""
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ....device.index import ceil_div
+from ....device.registers import check_register_budget
+from ....engine.hopper import ROW, SHARED_LIMIT
+from ..._parameters import Kind
+from ..._wgmma import ALIGNMENT, BARRIERS, COLUMNS
+from ..flash_wgmma.workspace import columns_of
+
+REGISTERS = 24, 240  # of a producer thread, of another one
+THREADS = 384
+MOST_LIVE = 240      # registers of a thread, counted as `Config.live` does
+PIECE = 32           # queries of what is added to dq at once, of 64 columns
+PIECE_BYTES = 4 * PIECE * COLUMNS
+HEIGHTS = 128, 112, 96, 80, 64
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A block's tile: `height` keys, `width` queries at a time."""
+    height: int
+    width: int = 64
+
+    def __str__(self):
+        return f"{self.height}x{self.width}"
+
+
+class Layout(NamedTuple):
+    """Shared memory, bytes from where it begins: k; v; the rings of q and of do; the buffers of probabilities; ds; the pieces of dq; lse and
+    delta of the stages of q; the barriers."""
+    v: int
+    q: int
+    do: int
+    p: int
+    ds: int
+    dq: int
+    stats: int
+    barriers: int
+
+
+@dataclass(frozen=True)
+class Config:
+    """The options, sizes of heads, and a shape; whether additions to dq have an order, whether the window has a left and a right bound;
+    words of 32 bits by which dk and dv are stored, 0 where it is by elements."""
+    kind: Kind
+    d: int
+    e: int
+    shape: Shape
+    ordered: bool
+    left: bool
+    right: bool
+    words: tuple
+    by_head: bool = False
+
+    def __post_init__(self):
+        check_register_budget(THREADS, ((128, REGISTERS[0]), (256, REGISTERS[1])))
+        if self.live > MOST_LIVE:
+            raise ValueError(f"tile {self.shape} of heads of {self.d} and {self.e}: a thread needs {self.live} registers, it has {MOST_LIVE}")
+        if self.stages is None:
+            raise ValueError(f"tile {self.shape} of heads of {self.d} and {self.e}: it takes more than {SHARED_LIMIT} bytes of shared memory")
+
+    @property
+    def steps(self):
+        """Of 16 elements of a row of q and k, and of one of v and do."""
+        return ceil_div(self.d, 16), ceil_div(self.e, 16)
+
+    @property
+    def boxes(self):
+        """Boxes of 64 columns of q and k, and of v and do."""
+        return ceil_div(self.d, COLUMNS), ceil_div(self.e, COLUMNS)
+
+    @property
+    def live(self):
+        """About how many registers each thread needs: sums, and a fragment of scores or of the part of dq."""
+        return (max(self.boxes) + 1) * self.shape.height // 2 + 40
+
+    @property
+    def box(self):
+        """Bytes of a box of keys, and of a tile of probabilities or ds."""
+        return self.shape.height * ROW
+
+    @property
+    def passing(self):
+        """Bytes of the tiles of q and do."""
+        return tuple(n * self.shape.width * ROW for n in self.boxes)
+
+    @property
+    def stats(self):
+        """Bytes of a stage's lse and delta."""
+        return 8 * self.shape.width
+
+    @property
+    def dq_blocks(self):
+        """Blocks of 16 columns of dq (`flash_wgmma.workspace`)."""
+        return columns_of(self.d, PIECE) // 16
+
+    @property
+    def stages(self):
+        """(stages of q, of do, buffers of probabilities, pieces of dq); None where there is no memory for the least. What is left goes to do
+        first, whose stage two warpgroups wait for."""
+        q, do = self.passing
+        left = SHARED_LIMIT - ALIGNMENT - BARRIERS - (sum(self.boxes) + 1) * self.box - 2 * (q + self.stats)
+        counts = [1, 1, 3]
+        left -= do + self.box + 3 * PIECE_BYTES
+        if left < 0:
+            return None
+        for k, nbytes in ((0, do), (1, self.box), (2, PIECE_BYTES)):
+            if left >= nbytes:
+                left, counts[k] = left - nbytes, counts[k] + 1
+        return 2, *counts
+
+    @property
+    def layout(self):
+        of_q, of_do, of_p, of_dq = self.stages
+        q = sum(self.boxes) * self.box
+        do = q + of_q * self.passing[0]
+        p = do + of_do * self.passing[1]
+        ds = p + of_p * self.box
+        dq = ds + self.box
+        stats = dq + of_dq * PIECE_BYTES
+        return Layout(self.boxes[0] * self.box, q, do, p, ds, dq, stats, stats + of_q * self.stats)
+
+    @property
+    def shared(self):
+        """Dynamic shared memory, bytes."""
+        return self.layout.barriers + BARRIERS + ALIGNMENT
+
+    def __str__(self):
+        return str(self.shape)

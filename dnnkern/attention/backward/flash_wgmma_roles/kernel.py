@@ -1,0 +1,372 @@
+"""The kernel of `flash_wgmma_roles`: the steps of its two warpgroups that multiply."""
+import functools
+from typing import NamedTuple
+
+from ....device import cuda, device_function, f32, i32, jit, u16, u32
+from ....device.atomic import fetch_add_u32
+from ....device.barrier import barrier_sync
+from ....device.convert import element
+from ....device.fastmath import ex2, fma
+from ....device.groups import make_word_writer
+from ....device.ldmatrix import ldmatrix_x4_trans
+from ....device.mbarrier import fence_async_shared, fence_mbarrier_init
+from ....device.pipeline import Barriers, PipelineState
+from ....device.registers import make_register_claim, make_register_release
+from ....device.stmatrix import stmatrix_x4_trans
+from ....device.tma import prefetch_tensor_map, tensor_map_address
+from ....device.unroll import unrolled
+from ....device.vec import advance, as_u32, load_shared_4u32, load_shared_f32, shared_address, store_shared_4f32
+from ....device.warp import elect, uniform
+from ....device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
+from ....engine.hopper import ROW
+from ..._modifiers import make_apply_mask
+from ..._parameters import Sequences
+from ..._scores import LOG2E, make_terms
+from ..._wgmma import ALIGNMENT, COLUMNS
+from ..flash_wgmma.parameters import Added, Work
+from ..flash_wgmma.tiles import make_tiles
+from .config import PIECE_BYTES, REGISTERS, THREADS
+from .producer import make_pipes, make_producers
+
+
+class Maps(NamedTuple):
+    """Addresses of tensor maps."""
+    k: object
+    v: object
+    q: object
+    do: object
+
+
+class Shared(NamedTuple):
+    """Shared memory: where it begins; the barriers of `producer.Pipes`; where the block's tile is published."""
+    base: u32
+    kv: Barriers
+    q: Barriers
+    do: Barriers
+    p: Barriers
+    rest: Barriers
+    full: Barriers
+    free: Barriers
+    tile: u32
+
+
+class Thread(NamedTuple):
+    """Of a warpgroup: its number there, its warp and lane, its first column of eight."""
+    number: i32
+    warp: i32
+    lane: i32
+    column: i32
+
+
+@functools.cache
+def kernel(config, way):
+    """dk and dv of a tile of keys of one head of k and v per block, and its part of dq."""
+    kind, s, at, tiles, pipes = config.kind, config.shape, config.layout, make_tiles(config, way), make_pipes(config)
+    kv_pipe, q_pipe, do_pipe, p_pipe, rest_pipe, full_pipe, free_pipe = pipes
+    terms, HEIGHT, WIDTH, SCORES, WORDS = make_terms(kind), s.height, s.width, s.height // 2, s.height // 4
+    (Q_BOXES, V_BOXES), BOX, PASSING_BOX, (Q_BYTES, DO_BYTES), STATS = config.boxes, config.box, s.width * ROW, config.passing, config.stats
+    V_AT, Q_AT, DO_AT, P_AT, DS_AT, DQ_AT, STATS_AT = at.v, at.q, at.do, at.p, at.ds, at.dq, at.stats
+    apply_mask, of_dtype, BLOCKS, SLOTS = make_apply_mask(HEIGHT, config.left, config.right), element(kind.dtype), config.dq_blocks, config.stages[3]
+    both, apart = of_dtype.pack, of_dtype.unpack
+
+    # ---- products: queries, or columns of the gradients, are rows
+
+    def of_rows(steps):
+        a, b = (tuple(step // 4 * (box // 16) + step % 4 * 2 for step in range(steps)) for box in (PASSING_BOX, BOX))
+        return make_wgmma(HEIGHT, kind.dtype, steps=steps, a_step=a, b_step=b, fresh=True)
+
+    def of_columns(boxes):
+        return make_wgmma(HEIGHT, kind.dtype, steps=WIDTH // 16, tiles=boxes, a_major="mn", a_step=128, b_step=2, a_tile=PASSING_BOX // 16)
+    (multiply_s, multiply_dp), (multiply_dk, multiply_dv) = map(of_rows, config.steps), map(of_columns, config.boxes)
+    multiply_dq = make_wgmma(WIDTH, kind.dtype, steps=HEIGHT // 16, a_major="mn", b_major="mn", a_step=128, b_step=128, fresh=True)
+    BY_ROW, OF_PASSING, OF_BOX = (matrix_descriptor(leading, 1024, 128) for leading in (16, PASSING_BOX, BOX))
+    DK, DV, DQ = Q_BOXES * SCORES, V_BOXES * SCORES, WIDTH // 2
+    scores_done, dv_first, dv_done, dk_done = (make_wgmma_wait(*n) for n in ((0, SCORES), (1, DV), (0, DV), (0, DK)))
+    dq_first, dq_done = make_wgmma_wait(1, DQ), make_wgmma_wait(0, DQ)
+
+    # ---- fragments of a tile, of which each eight columns and eight rows are a matrix, in shared memory by columns, which are keys
+
+    @device_function
+    def place(thread):
+        """Where the lane's row of the first four matrices is: 128 bytes a key, swizzled. The next four are 16 keys further."""
+        key, half = (thread.lane >> 4) * 8 + (thread.lane & 7), thread.lane >> 3 & 1
+        return u32(key * ROW + (((2 * thread.warp + half) ^ (key & 7)) << 4))
+
+    @device_function
+    def store_tile(x, first, factor, to, thread):
+        """x[first:first + SCORES] times a factor, rounded."""
+        own = to + place(thread)
+        for i in range(HEIGHT // 16):
+            k = first + 8 * i
+            stmatrix_x4_trans(own + u32(16 * ROW * i), both(x[k] * factor, x[k + 1] * factor), both(x[k + 2] * factor, x[k + 3] * factor),
+                              both(x[k + 4] * factor, x[k + 5] * factor), both(x[k + 6] * factor, x[k + 7] * factor))
+
+    @device_function
+    def store_parts(x, to, rest, thread):
+        """x rounded, and what it lost by that."""
+        words, others = cuda.local.array(4, u32), cuda.local.array(4, u32)
+        own, own_rest = to + place(thread), rest + place(thread)
+        for i in range(HEIGHT // 16):
+            for n in range(4):
+                k = 8 * i + 2 * n
+                words[n] = both(x[k], x[k + 1])
+                low, high = apart(words[n])
+                others[n] = both(x[k] - low, x[k + 1] - high)
+            stmatrix_x4_trans(own + u32(16 * ROW * i), words[0], words[1], words[2], words[3])
+            stmatrix_x4_trans(own_rest + u32(16 * ROW * i), others[0], others[1], others[2], others[3])
+
+    @device_function
+    def stats_at(shared, q_state, row):
+        """Where lse of a thread's first row is: those of 32 rows lie together, followed by their deltas."""
+        return shared.base + STATS_AT + q_state.stage * STATS + u32(4 * ((row >> 5) * 64 + (row & 31)))
+
+    # ---- the results
+
+    def make_write(boxes, columns, words):
+        """Device function ``write(0, (acc, factor, through, name, out, strides, first_key, keys, thread))``: box after box of columns
+        through memory of one tile, at which barrier `name`'s warpgroup meets."""
+        put = make_word_writer(4, words) if words else None
+
+        @device_function
+        def put_chunk(o, step, column, chunk):
+            if words:
+                if column < columns:
+                    buffer = cuda.local.array(4, u32)
+                    buffer[0], buffer[1], buffer[2], buffer[3] = chunk
+                    put(as_u32(advance(o, column)), buffer)
+            else:
+                for i in range(4):
+                    if column + 2 * i < columns:
+                        o[(column + 2 * i) * step] = u16(chunk[i] & 0xFFFF)
+                    if column + 2 * i + 1 < columns:
+                        o[(column + 2 * i + 1) * step] = u16(chunk[i] >> 16)
+
+        @device_function
+        def write_box(b, s):
+            acc, factor, through, name, out, strides, first_key, keys, thread = s
+            store_tile(acc, b * SCORES, factor, through, thread)
+            barrier_sync(name, 128)
+            for part in range(thread.number, HEIGHT * 8, 128):
+                key, chunk = part >> 3, part & 7
+                if first_key + key < keys:
+                    of_key = load_shared_4u32(through + u32(key * ROW + ((chunk ^ (key & 7)) << 4)))
+                    put_chunk(advance(out, (first_key + key) * strides.row), strides.column, b * COLUMNS + chunk * 8, of_key)
+            barrier_sync(name, 128)
+        return unrolled(boxes, write_box)
+    write_dk, write_dv = (make_write(*of) for of in zip(config.boxes, (config.d, config.e), config.words))
+
+    # ---- probabilities and dv
+
+    @device_function
+    def mask(x, row, tile, work, thread):
+        end, _ = terms.key_range(min(row + WIDTH, tile.rows) - 1, tile.rows, tile.keys, work.bounds)
+        _, last = terms.key_range(row, tile.rows, tile.keys, work.bounds)
+        if end > tile.key or last < tile.key + HEIGHT:
+            own = row + terms.shift(tile.rows, tile.keys) + thread.warp * 16 + (thread.lane >> 2)
+            apply_mask(x, own, tile.key, thread.column, tile.keys, work.bounds)
+
+    @device_function
+    def probabilities(x, lse, softmax_scale):
+        for j in range(HEIGHT // 8):
+            for h in range(2):
+                for e in range(2):
+                    x[4 * j + 2 * h + e] = ex2(fma(x[4 * j + 2 * h + e], softmax_scale, -lse[h]))
+
+    @device_function
+    def start_scores(x, shared, q_state):
+        """s = q k'."""
+        q_pipe.consumer_wait(shared.q, q_state)
+        multiply_s(x, descriptor(BY_ROW, shared.base + Q_AT + q_state.stage * Q_BYTES), descriptor(BY_ROW, shared.base))
+
+    @device_function
+    def release_dv(shared, do_state, p_state, thread):
+        cuda.syncwarp()
+        do_pipe.consumer_release(shared.do, do_state, thread.lane)
+        p_pipe.consumer_release(shared.p, p_state, thread.lane)
+
+    @device_function
+    def sum_dv(dv, strides, shared, tile, scale, work, thread):
+        x, acc, lse = cuda.local.array(SCORES, f32), cuda.local.array(DV, f32), cuda.local.array(2, f32)
+        softmax_scale = scale * LOG2E
+        for c in range(DV):
+            acc[c] = f32(0)
+        q_state, do_state, p_state = q_pipe.consumer_start(), do_pipe.consumer_start(), p_pipe.producer_start()
+        rest_state, row, member = rest_pipe.producer_start(), tile.begin, 0
+        if tiles.is_left(row, tile):
+            kv_pipe.consumer_wait(shared.kv, kv_pipe.consumer_start())
+            start_scores(x, shared, q_state)
+            scores_done(x)
+            while True:
+                stats = stats_at(shared, q_state, thread.warp * 16 + (thread.lane >> 2))
+                lse[0], lse[1] = load_shared_f32(stats), load_shared_f32(stats + 32)
+                mask(x, row, tile, work, thread)
+                probabilities(x, lse, softmax_scale)
+                cuda.syncwarp()
+                q_pipe.consumer_release(shared.q, q_state, thread.lane)
+                p_pipe.producer_acquire(shared.p, p_state)
+                p_at = shared.base + P_AT + p_state.stage * BOX
+                rest_pipe.producer_acquire(shared.rest, rest_state)
+                store_parts(x, p_at, shared.base + DS_AT, thread)
+                fence_async_shared()
+                barrier_sync(1, 128)
+                if thread.lane == 0:
+                    p_pipe.producer_commit(shared.p, p_state)
+
+                # dv' += do' p beside the scores of the next step
+                do_pipe.consumer_wait(shared.do, do_state)
+                multiply_dv(acc, descriptor(OF_PASSING, shared.base + DO_AT + do_state.stage * DO_BYTES), descriptor(BY_ROW, p_at), 1)
+                row, member = tiles.next(row, member, tile, shared.tile, work)
+                if not (tiles.is_left(row, tile) and member < work.heads.group):
+                    break
+                q_state = q_pipe.next(q_state)
+                start_scores(x, shared, q_state)
+                dv_first(acc)
+                release_dv(shared, do_state, p_state, thread)
+                do_state, p_state, rest_state = do_pipe.next(do_state), p_pipe.next(p_state), rest_pipe.next(rest_state)
+                scores_done(x)
+            dv_done(acc)
+            release_dv(shared, do_state, p_state, thread)
+            p_state = p_pipe.next(p_state)
+        p_pipe.producer_acquire(shared.p, p_state)  # the other warpgroup has read what was there
+        image, kv_head, first = tiles.locate(shared.tile, work)
+        out = advance(dv, image * strides.batch + kv_head * strides.head)
+        write_dv(0, (acc, f32(1), shared.base + P_AT + p_state.stage * BOX, 1, out, strides, first, work.sizes.keys, thread))
+
+    # ---- gradients of scores, dk and dq
+
+    @device_function
+    def dscores(dp, delta, p_at, rest_at, thread):
+        """dp becomes ds, but for the scale: p (dp - delta)."""
+        words, others = cuda.local.array(4, u32), cuda.local.array(4, u32)
+        own, own_rest = p_at + place(thread), rest_at + place(thread)
+        for i in range(HEIGHT // 16):
+            ldmatrix_x4_trans(words, 0, own + u32(16 * ROW * i))
+            ldmatrix_x4_trans(others, 0, own_rest + u32(16 * ROW * i))
+            for n in range(4):
+                k, d, (low, high), (of_low, of_high) = 8 * i + 2 * n, delta[n & 1], apart(words[n]), apart(others[n])
+                dp[k], dp[k + 1] = (low + of_low) * (dp[k] - d), (high + of_high) * (dp[k + 1] - d)
+
+    @device_function
+    def add_piece(acc, box, half, own, slot, shared, thread):
+        """32 queries of a box of columns to the thread that adds them; gives the next stage."""
+        free_pipe.consumer_wait(shared.free, slot)
+        if 4 * box + thread.warp < BLOCKS:
+            to = shared.base + DQ_AT + slot.stage * PIECE_BYTES + u32(thread.warp * 2048 + thread.lane * 16)
+            for j in range(4):
+                k = 4 * (4 * half + j)
+                store_shared_4f32(to + u32(512 * j), acc[k], acc[k + 1], acc[k + 2], acc[k + 3])
+        fence_async_shared()
+        cuda.syncwarp()
+        if thread.lane == 0:
+            full_pipe.producer_commit(shared.full, PipelineState(own * SLOTS + slot.stage, u32(0)))
+        return free_pipe.next(slot)
+
+    @device_function
+    def start_dq(acc, box, shared):
+        multiply_dq(acc, descriptor(OF_BOX, shared.base + u32(box * BOX)), descriptor(OF_BOX, shared.base + DS_AT))
+
+    @device_function
+    def sum_dk(dk, strides, shared, tile, scale, work, thread):
+        dp, acc, part, delta = (cuda.local.array(SCORES, f32), cuda.local.array(DK, f32), cuda.local.array(DQ, f32),
+                                cuda.local.array(2, f32))
+        for c in range(DK):
+            acc[c] = f32(0)
+        q_state, do_state, p_state = q_pipe.consumer_start(), do_pipe.consumer_start(), p_pipe.consumer_start()
+        slot, own, row, member = free_pipe.producer_start(), u32(0), tile.begin, 0
+        kv_state = kv_pipe.consumer_start()
+        if tiles.is_left(row, tile):
+            kv_pipe.consumer_wait(shared.kv, kv_state)
+            kv_pipe.consumer_wait(shared.kv, kv_pipe.next(kv_state))
+        while tiles.is_left(row, tile) and member < work.heads.group:
+            do_pipe.consumer_wait(shared.do, do_state)
+            multiply_dp(dp, descriptor(BY_ROW, shared.base + DO_AT + do_state.stage * DO_BYTES), descriptor(BY_ROW, shared.base + V_AT))
+            q_pipe.consumer_wait(shared.q, q_state)
+            stats = stats_at(shared, q_state, thread.warp * 16 + (thread.lane >> 2)) + 128
+            delta[0], delta[1] = load_shared_f32(stats), load_shared_f32(stats + 32)
+            p_pipe.consumer_wait(shared.p, p_state)
+            scores_done(dp)
+            dscores(dp, delta, shared.base + P_AT + p_state.stage * BOX, shared.base + DS_AT, thread)
+            cuda.syncwarp()
+            do_pipe.consumer_release(shared.do, do_state, thread.lane)
+            p_pipe.consumer_release(shared.p, p_state, thread.lane)
+            barrier_sync(2, 128)  # all warps have read what is where ds will be
+            store_tile(dp, 0, f32(1), shared.base + DS_AT, thread)
+            fence_async_shared()
+            barrier_sync(2, 128)
+
+            # dk' += q' ds beside the first columns of dq' = k' ds'
+            start_dq(part, 0, shared)
+            multiply_dk(acc, descriptor(OF_PASSING, shared.base + Q_AT + q_state.stage * Q_BYTES), descriptor(BY_ROW, shared.base + DS_AT), 1)
+            dq_first(part)
+            slot = add_piece(part, 0, 0, own, slot, shared, thread)
+            slot = add_piece(part, 0, 1, own, slot, shared, thread)
+            for b in range(1, Q_BOXES):
+                start_dq(part, b, shared)
+                if b == 1:
+                    dk_done(acc)
+                dq_done(part)
+                slot = add_piece(part, b, 0, own, slot, shared, thread)
+                slot = add_piece(part, b, 1, own, slot, shared, thread)
+            if Q_BOXES == 1:
+                dk_done(acc)
+            cuda.syncwarp()
+            q_pipe.consumer_release(shared.q, q_state, thread.lane)
+            rest_pipe.consumer_release(shared.rest, rest_pipe.consumer_start(), thread.lane)
+            q_state, do_state, p_state, own = q_pipe.next(q_state), do_pipe.next(do_state), p_pipe.next(p_state), own ^ 1
+            row, member = tiles.next(row, member, tile, shared.tile, work)
+        image, kv_head, first = tiles.locate(shared.tile, work)
+        out = advance(dk, image * strides.batch + kv_head * strides.head)
+        barrier_sync(2, 128)
+        write_dk(0, (acc, scale, shared.base + DS_AT, 2, out, strides, first, work.sizes.keys, thread))
+
+    # ---- the kernel
+
+    producers, BARS, SIZES = make_producers(config, way), at.barriers, [pipe.bytes for pipe in pipes]
+    release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), REGISTERS))
+    Q_BARS, DO_BARS, P_BARS, REST_BARS, FULL_BARS, FREE_BARS, TILE = (BARS + sum(SIZES[:n]) for n in range(1, 8))
+
+    @jit(launch_bounds=(THREADS, 1))
+    def sdpa_bwd_flash_wgmma_roles(k_map, v_map, q_map, do_map, dk, dk_strides, dv, dv_strides, stats, dq, counts, ticket, sizes, order, heads,
+                                   bounds, scale):
+        memory = cuda.shared.array(0, u32)
+        maps = Maps(tensor_map_address(k_map), tensor_map_address(v_map), tensor_map_address(q_map), tensor_map_address(do_map))
+        base = (shared_address(memory, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
+        shared = Shared(base, kv_pipe.barriers(base + BARS), q_pipe.barriers(base + Q_BARS), do_pipe.barriers(base + DO_BARS),
+                        p_pipe.barriers(base + P_BARS), rest_pipe.barriers(base + REST_BARS), full_pipe.barriers(base + FULL_BARS), free_pipe.barriers(base + FREE_BARS),
+                        base + TILE)
+        work = Work(sizes, heads, order, Sequences(i32(0), i32(0), i32(0), i32(0)), bounds, i32(0))
+        tid = cuda.threadIdx.x
+        if tid == 0:
+            prefetch_tensor_map(maps.k)
+            prefetch_tensor_map(maps.v)
+            prefetch_tensor_map(maps.q)
+            prefetch_tensor_map(maps.do)
+            kv_pipe.init(shared.kv)
+            q_pipe.init(shared.q)
+            do_pipe.init(shared.do)
+            p_pipe.init(shared.p)
+            rest_pipe.init(shared.rest)
+            full_pipe.init(shared.full)
+            free_pipe.init(shared.free)
+            fence_mbarrier_init()
+            tiles.publish(shared.tile, i32(fetch_add_u32(ticket, 1)), work)
+        cuda.syncthreads()
+        role = uniform(tid >> 7)
+        if role == 0:
+            release_registers()
+            if tid < 32:
+                if elect():
+                    producers.load(maps, shared, tiles.read(shared.tile, work), stats, work)
+            elif tid < 96:
+                if elect():
+                    producers.add_to_dq(shared, tiles.read(shared.tile, work), Added(dq, counts), work, u32((tid >> 5) - 1))
+        else:
+            claim_registers()
+            number = tid & 127
+            thread = Thread(number, number >> 5, number & 31, (number & 3) * 2)
+            tile = tiles.read(shared.tile, work)
+            if role == 1:
+                sum_dv(dv, dv_strides, shared, tile, scale, work, thread)
+            else:
+                sum_dk(dk, dk_strides, shared, tile, scale, work, thread)
+    return sdpa_bwd_flash_wgmma_roles

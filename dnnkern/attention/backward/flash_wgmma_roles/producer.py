@@ -1,0 +1,150 @@
+"""The producers' warpgroup of `flash_wgmma_roles`: a thread that loads, and two that add to dq."""
+import functools
+from typing import Callable, NamedTuple
+
+from ....device import device_function, i64, u32
+from ....device.grid import add_released
+from ....device.index import divide_remainder, divisor
+from ....device.mbarrier import fence_async_global
+from ....device.pipeline import Pipeline, PipelineState, make_pipeline
+from ....device.tma import bulk_commit, bulk_load, bulk_reduce_add_f32, bulk_store, make_bulk_wait, make_bulk_wait_read, tma_load_4d
+from ....device.vec import address, advance
+from ....engine.hopper import ROW
+from ..._wgmma import COLUMNS
+from ..flash_wgmma.producer import make_turns
+from ..flash_wgmma.tiles import make_tiles
+from .config import PIECE, PIECE_BYTES
+
+WARPS = 8  # that multiply
+
+
+class Pipes(NamedTuple):
+    """Between the producers and the others, and between those, in the order of their barriers.
+
+    kv
+        k, then v, which stay: nobody frees them.
+    q, do
+        Stages of q, lse and delta, and of do, which every warp of both warpgroups releases.
+    p
+        Probabilities, from one warpgroup to the other. Both release them.
+    rest
+        What probabilities lost when they were rounded, from one warpgroup to the other, where ds will be: that warpgroup says when ds has been
+        multiplied.
+    full, free
+        Pieces of dq. Threads take those of every other step and wait for a stage's barrier of their own: one that has not come to its piece
+        yet must not take another's for it. Any of them frees a stage.
+    """
+    kv: Pipeline
+    q: Pipeline
+    do: Pipeline
+    p: Pipeline
+    rest: Pipeline
+    full: Pipeline
+    free: Pipeline
+
+
+@functools.cache
+def make_pipes(config) -> Pipes:
+    """Of a configuration."""
+    of_q, of_do, of_p, of_dq = config.stages
+    return Pipes(kv=make_pipeline(2, consumers=0), q=make_pipeline(of_q, consumers=WARPS), do=make_pipeline(of_do, consumers=WARPS),
+                 p=make_pipeline(of_p, consumers=WARPS, producers=WARPS // 2),
+                 rest=make_pipeline(1, consumers=WARPS // 2),
+                 full=make_pipeline(2 * of_dq, consumers=0, producers=WARPS // 2), free=make_pipeline(of_dq, consumers=0))
+
+
+class Producers(NamedTuple):
+    """Device functions of one thread each.
+
+    load(maps, shared, tile, stats, work)
+        k and v, and q, do, lse and delta of each step.
+    add_to_dq(shared, tile, added, work, own)
+        Adds the part of dq of every other step, from number `own` on.
+    """
+    load: Callable
+    add_to_dq: Callable
+
+
+@functools.cache
+def make_producers(config, way) -> Producers:
+    """Of a configuration and a way (`flash_wgmma.tiles`)."""
+    s, at, tiles, pipes = config.shape, config.layout, make_tiles(config, way), make_pipes(config)
+    kv_pipe, q_pipe, do_pipe, full_pipe, free_pipe = pipes.kv, pipes.q, pipes.do, pipes.full, pipes.free
+    (Q_BOXES, V_BOXES), BOX, PASSING_BOX, STATS = config.boxes, config.box, s.width * ROW, config.stats
+    V_AT, Q_AT, DO_AT, DQ_AT, STATS_AT, (Q_BYTES, DO_BYTES) = at.v, at.q, at.do, at.dq, at.stats, config.passing
+
+    @device_function
+    def load_boxes(to, boxes, box, array, bar, row, h, image):
+        for b in range(boxes):
+            tma_load_4d(to + u32(b * box), array, bar, b * COLUMNS, row, h, image)
+
+    @device_function
+    def load(maps, shared, tile, stats, work):
+        base, image, kv_state = shared.base, tile.sequence, kv_pipe.producer_start()
+        bar = kv_pipe.producer_expect(shared.kv, kv_state, u32(Q_BOXES * BOX))
+        load_boxes(base, Q_BOXES, BOX, maps.k, bar, tile.key, tile.kv_head, image)
+        kv_state = kv_pipe.next(kv_state)
+        q_state, do_state, row, member = q_pipe.producer_start(), do_pipe.producer_start(), tile.begin, 0
+        while tiles.is_left(row, tile) and member < work.heads.group:
+            h = tile.head + member
+            line = (image * work.heads.all + h) * i64(work.sizes.padded) + row
+            q_pipe.producer_acquire(shared.q, q_state)
+            bar = q_pipe.producer_expect(shared.q, q_state, u32(Q_BYTES + STATS))
+            load_boxes(base + Q_AT + q_state.stage * Q_BYTES, Q_BOXES, PASSING_BOX, maps.q, bar, row, h, image)
+            bulk_load(base + STATS_AT + q_state.stage * STATS, address(stats, 2 * line), STATS, bar)
+            if kv_state.stage == 1:  # after what the first product takes
+                bar = kv_pipe.producer_expect(shared.kv, kv_state, u32(V_BOXES * BOX))
+                load_boxes(base + V_AT, V_BOXES, BOX, maps.v, bar, tile.key, tile.kv_head, image)
+                kv_state = kv_pipe.next(kv_state)
+            do_pipe.producer_acquire(shared.do, do_state)
+            bar = do_pipe.producer_expect(shared.do, do_state, u32(DO_BYTES))
+            load_boxes(base + DO_AT + do_state.stage * DO_BYTES, V_BOXES, PASSING_BOX, maps.do, bar, row, h, image)
+            q_state, do_state = q_pipe.next(q_state), do_pipe.next(do_state)
+            row, member = tiles.next(row, member, tile, shared.tile, work)
+
+    BY_PIECE, BY_HEIGHT, ORDERED, wait_for_turn = divisor(PIECE), divisor(s.height), config.ordered, make_turns(config, way)
+    BLOCKS, PIECES, SLOTS, LINE = config.dq_blocks, 2 * Q_BOXES, config.stages[3], config.dq_blocks * 16 * PIECE
+    source_free, former_free, drained = make_bulk_wait_read(0), make_bulk_wait_read(1), make_bulk_wait(0)
+
+    @device_function
+    def add_to_dq(shared, tile, added, work, own):
+        mine, _ = divide_remainder(tile.key, BY_HEIGHT)
+        first = (tile.sequence * work.heads.all + tile.head) * work.sizes.tiles  # of all tiles of dq the first one of these heads'
+        step, slot, former, phases, row, member = u32(0), u32(0), u32(0), u32(0), tile.begin, 0
+        while tiles.is_left(row, tile) and member < work.heads.group:
+            if step & 1 == own:
+                n, _ = divide_remainder(row, BY_PIECE)
+                n = first + member * work.sizes.tiles + n
+                stored = False
+                for piece in range(PIECES):
+                    box, half = piece >> 1, piece & 1
+                    full_pipe.consumer_wait(shared.full, PipelineState(own * SLOTS + slot, phases >> slot & 1))
+                    phases = phases ^ u32(1) << slot
+                    if ORDERED and piece == 0:
+                        stored = not wait_for_turn(advance(added.counts, i64(n)), row, tile, mine, work)
+                    to, source = address(added.dq, (n + half) * i64(LINE) + box * (PIECE_BYTES // 4)), shared.base + DQ_AT + slot * PIECE_BYTES
+                    nbytes = u32(min(BLOCKS - 4 * box, 4) * (PIECE_BYTES // 4))
+                    if stored:
+                        bulk_store(to, source, nbytes)
+                    else:
+                        bulk_reduce_add_f32(to, source, nbytes)
+                    bulk_commit()
+                    if piece > 0:
+                        former_free()
+                        free_pipe.producer_commit(shared.free, PipelineState(former, u32(0)))
+                    former, slot = slot, slot + 1
+                    if slot == SLOTS:
+                        slot = u32(0)
+                source_free()
+                free_pipe.producer_commit(shared.free, PipelineState(former, u32(0)))
+                if ORDERED:
+                    drained()
+                    fence_async_global()
+                    add_released(advance(added.counts, i64(n)), 1)
+                    add_released(advance(added.counts, i64(n) + 1), 1)
+            else:
+                slot = (slot + PIECES) % SLOTS
+            step = step + 1
+            row, member = tiles.next(row, member, tile, shared.tile, work)
+        drained()
+    return Producers(load, add_to_dq)
