@@ -271,13 +271,13 @@ def kernel(config, way):
                                 cuda.local.array(2, f32))
         for c in range(DK):
             acc[c] = f32(0)
-        q_state, do_state, p_state = q_pipe.consumer_start(), do_pipe.consumer_start(), p_pipe.consumer_start()
-        slot, own, row, member = free_pipe.producer_start(), u32(0), tile.begin, 0
+        slot, step, row, member = free_pipe.producer_start(), u32(0), tile.begin, 0
         kv_state = kv_pipe.consumer_start()
         if tiles.is_left(row, tile):
             kv_pipe.consumer_wait(shared.kv, kv_state)
             kv_pipe.consumer_wait(shared.kv, kv_pipe.next(kv_state))
         while tiles.is_left(row, tile) and member < work.heads.group:
+            q_state, do_state, p_state, own = q_pipe.state_at(step), do_pipe.state_at(step), p_pipe.state_at(step), step & 1
             do_pipe.consumer_wait(shared.do, do_state)
             multiply_dp(dp, descriptor(BY_ROW, shared.base + DO_AT + do_state.stage * DO_BYTES), descriptor(BY_ROW, shared.base + V_AT))
             q_pipe.consumer_wait(shared.q, q_state)
@@ -312,7 +312,7 @@ def kernel(config, way):
             cuda.syncwarp()
             q_pipe.consumer_release(shared.q, q_state, thread.lane)
             rest_pipe.consumer_release(shared.rest, rest_pipe.consumer_start(), thread.lane)
-            q_state, do_state, p_state, own = q_pipe.next(q_state), do_pipe.next(do_state), p_pipe.next(p_state), own ^ 1
+            step = step + 1
             row, member = tiles.next(row, member, tile, shared.tile, work)
         image, kv_head, first = tiles.locate(shared.tile, work)
         out = advance(dk, image * strides.batch + kv_head * strides.head)
