@@ -337,16 +337,13 @@ def test_offsets_that_decrease_keep_nobody_waiting(name, offsets, monkeypatch):
             contract.Run(case, mine, values, tight=True).check_memory()
 
 
-@pytest.mark.parametrize("way", ["up", "down", "halves"])
+@pytest.mark.parametrize("down", [False, True])
 @pytest.mark.parametrize("how", [{"causal": True}, {"window": (60, 30), "align": "bottom_right"},
                                  {"batch": 2, "order": "THD", "of_rows": (60, 80), "of_keys": (100, 97), "causal": True}], ids=str)
-def test_every_order_of_additions(how, way, monkeypatch):
-    """From the last keys to the first, the other way round, and by halves, which packed sequences are not divided into: large problems take
-    the first, small ones the others."""
-    if way == "halves" and "order" in how:
-        way = "down"
+def test_either_order_of_additions(how, down, monkeypatch):
+    """From the last keys to the first and the other way round: large problems take the one, small ones the other."""
     from dnnkern.attention.backward import flash_wgmma as sdpa_bwd_flash_wgmma
-    monkeypatch.setattr(sdpa_bwd_flash_wgmma, "way_of", lambda problem, config, device: way)
+    monkeypatch.setattr(sdpa_bwd_flash_wgmma, "goes_down", lambda problem, config, device: down)
     case = Backward("order", how.get("batch", 1), 1, 1, 140, 200, 8, 8, "float16", **{k: x for k, x in how.items() if k != "batch"})
     problem = case.problem()
     for variant in sdpa_bwd_flash_wgmma.ALGORITHM.variants(problem, contract.device()):

@@ -45,7 +45,6 @@ from .dq import dq_launch
 from .kernel import kernel
 from .parameters import Heads, Sizes
 from .preprocess import preprocess_launch
-from .tiles import DOWN, HALVES, UP
 from .workspace import countable, workspace_of
 
 COST, WGMMA = constants("attention/wgmma_bwd"), constants("attention/wgmma")
@@ -122,22 +121,26 @@ def estimate(problem, device, config):
             + dsink_seconds(p, device) + work)
 
 
-def way_of(problem, config, device):
-    """The order of tiles. With a causal mask the first keys' blocks are the longest: where one of them is long beside the work of a
-    multiprocessor, it must not begin last."""
+def has_long_blocks(problem, config, device):
+    """Whether a block of the first keys, which with a causal mask the most queries attend to, is long beside the work of a multiprocessor:
+    then it must not begin last."""
     p, s = problem, config.shape
     steps = p.group * p.kv_heads * p.pairs / (s.width * s.height)
     longest = p.group * ceil_div(min(of_a_sequence(p, p.rows), p.bounds[0] + s.height), s.width)
-    if config.ordered and (p.right < 0 or longest <= 0.5 * steps / device.sms):
-        return UP
-    return DOWN if p.packed or p.documents or not config.ordered else HALVES
+    return p.right >= 0 and longest > 0.5 * steps / device.sms
 
 
-def order_argument(problem, height, by_head, device):
-    """Kernel parameter `order` of tiles of keys: those of as many heads as fill the device form a section, and in it tiles with the same
-    keys of all heads follow one another; `by_head` as `make_longest_first` has it."""
-    p, tiles, lines = problem, tiles_of(problem, problem.keys, height), problem.images * problem.kv_heads
-    return order_of(lines, max(1, min(lines, ceil_div(device.sms, tiles))), tiles, p.images if by_head else p.kv_heads, 1)
+def goes_down(problem, config, device):
+    """Whether the first keys come first. Blocks wait for each other then until they are a step apart, if additions have an order."""
+    return not config.ordered or has_long_blocks(problem, config, device)
+
+
+def order_argument(problem, config, device):
+    """Kernel parameter `order` of tiles of keys: those of as many heads as fill the device form a section, or those of all heads where the
+    longest blocks of all must come first; and in it tiles with the same keys of all heads follow one another."""
+    p, tiles, lines = problem, tiles_of(problem, problem.keys, config.shape.height), problem.images * problem.kv_heads
+    section = lines if has_long_blocks(p, config, device) else min(lines, ceil_div(device.sms, tiles))
+    return order_of(lines, max(1, section), tiles, p.images if config.by_head else p.kv_heads, 1)
 
 
 def build(problem, device, config):
@@ -172,10 +175,10 @@ def main_launch(problem, device, config, space, maps, ticket=0):
     of_bias = bias_map("bias", p.bias, min(s.width, 64)) if config.staged else maps[0]
     arguments = (*maps, of_bias, *stores, in_space("float32*", 0), in_space("float32*", space.dq), in_space("uint32*", space.counts),
                  in_space("uint32*", space.ticket + 4 * ticket), Argument(Sizes, (p.rows, p.keys, space.rows, space.tiles, p.batch)),
-                 order_argument(p, s.height, config.by_head, device), Argument(Heads, (p.group, p.heads)), *sequence_arguments(p),
+                 order_argument(p, config, device), Argument(Heads, (p.group, p.heads)), *sequence_arguments(p),
                  *added_arguments(p, documents_at(p, device, space)), *number_arguments(p))
     blocks = p.images * p.kv_heads * tiles_of(p, p.keys, s.height)
-    return Launch(kernel(config, way_of(p, config, device)), (blocks, 1, 1), (s.threads, 1, 1), arguments, shared=config.shared)
+    return Launch(kernel(config, goes_down(p, config, device)), (blocks, 1, 1), (s.threads, 1, 1), arguments, shared=config.shared)
 
 
 ALGORITHM = Algorithm(op="sdpa_bwd", name="flash_wgmma", supports=supports, workspace=workspace, configs=configs, estimate=estimate,

@@ -30,10 +30,10 @@ from .tiles import make_tiles
 
 
 @functools.cache
-def kernel(config, way):
+def kernel(config, down):
     """dk and dv of a tile of keys of one head of k and v per block, and its part of dq."""
     kind, s, at = config.kind, config.shape, config.layout
-    terms, tiles, (do_at, ds_at) = make_terms(kind), make_tiles(config, way), make_addresses(config)
+    terms, tiles, (do_at, ds_at) = make_terms(kind), make_tiles(config, down), make_addresses(config)
     multiply_s, multiply_dp, multiply_dk, multiply_dv, multiply_dq, BY_ROW, BY_COLUMN, OF_DS, OF_KEYS = make_gemms(config)
     pipes = kv_pipe, q_pipe, dq_pipe, dq_free_pipe, do_pipe, bias_pipe = make_pipes(config)
     HEIGHT, WIDTH, GROUPS, CONSUMERS, PACKED = s.height, s.width, s.groups, 128 * s.groups, kind.packed
@@ -424,7 +424,7 @@ def kernel(config, way):
 
     # ---- the kernel
 
-    producers, BARS, SIZES = make_producers(config, way), at.barriers, [pipe.bytes for pipe in pipes]
+    producers, BARS, SIZES = make_producers(config, down), at.barriers, [pipe.bytes for pipe in pipes]
     release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), config.registers))
     Q_BARS, DQ_BARS, FREE_BARS, DO_BARS, BIAS_BARS, TILE = (BARS + sum(SIZES[:n]) for n in range(1, 7))
 

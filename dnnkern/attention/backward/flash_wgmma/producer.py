@@ -13,7 +13,7 @@ from ....device.vec import address, advance
 from ....engine.document_blocks import make_is_tile_there
 from ....engine.hopper import ROW
 from ..._wgmma import COLUMNS
-from .tiles import DOWN, HALVES, make_ranges, make_tiles
+from .tiles import make_ranges, make_tiles
 
 
 class Pipes(NamedTuple):
@@ -65,23 +65,19 @@ def make_addresses(config):
 
 
 @functools.cache
-def make_turns(config, way):
+def make_turns(config, down):
     """Device function ``wait_for_turn(count, row, tile, mine, work)``: wait until the tiles of keys whose turn is before that of number
     `mine` have been added to a tile of queries; whether there are any."""
-    kind, HEIGHT, WIDTH = config.kind, config.shape.height, config.shape.width
+    kind, HEIGHT, WIDTH, DOWN = config.kind, config.shape.height, config.shape.width, down
     (_, key_tiles), SKIPS, is_there = make_ranges(kind, HEIGHT, WIDTH), kind.documents >= 0, make_is_tile_there(kind.documents, WIDTH, HEIGHT)
-    GOES_DOWN, BY_HALVES = way == DOWN, way == HALVES
 
     @device_function
     def wait_for_turn(count, row, tile, mine, work):
         low, high = key_tiles(row, tile.rows, tile.keys, work.bounds)
-        before = mine - low if GOES_DOWN else high - mine
-        if BY_HALVES:
-            half = work.order.tiles >> 1
-            before = min(high, half - 1) - mine if mine < half else mine - low
+        before = mine - low if DOWN else high - mine
         if SKIPS:
             before = 0
-            for n in range(low if GOES_DOWN else mine + 1, mine if GOES_DOWN else high + 1):
+            for n in range(low if DOWN else mine + 1, mine if DOWN else high + 1):
                 if is_there(work.operands, tile.sequence, row, n * HEIGHT):
                     before = before + 1
         while load_acquired(count) != u32(before):
@@ -108,11 +104,10 @@ class Producers(NamedTuple):
 
 
 @functools.cache
-def make_producers(config, way) -> Producers:
-    """Of a configuration and a way (`tiles`)."""
-    kind, s, at, tiles = config.kind, config.shape, config.layout, make_tiles(config, way)
+def make_producers(config, down) -> Producers:
+    """Of a configuration, from the last keys to the first or `down` the other way round."""
+    kind, s, at, tiles = config.kind, config.shape, config.layout, make_tiles(config, down)
     HEIGHT, WIDTH, GROUPS, PACKED, OF_DK = s.height, s.width, s.groups, kind.packed, config.only != "dv"
-    wait_for_turn = make_turns(config, way)
     kv_pipe, q_pipe, dq_pipe, dq_free_pipe, do_pipe, bias_pipe = make_pipes(config)
     do_at, ds_at = make_addresses(config)
 
@@ -173,7 +168,7 @@ def make_producers(config, way) -> Producers:
 
     # ---- dq
 
-    BY_WIDTH, BY_HEIGHT, ORDERED = divisor(WIDTH), divisor(HEIGHT), config.ordered
+    BY_WIDTH, BY_HEIGHT, ORDERED, wait_for_turn = divisor(WIDTH), divisor(HEIGHT), config.ordered, make_turns(config, down)
     DQ_AT, DQ_BYTES = at.dq, config.dq
     source_free, drained = make_bulk_wait_read(0), make_bulk_wait(0)
 

@@ -79,11 +79,6 @@ def make_ranges(kind, height, width):
     return rows_of, key_tiles
 
 
-UP, DOWN, HALVES = "up", "down", "halves"
-"""The order of tiles of keys: from the last to the first, the other way round, or the first half from its last to its first, then the
-others from their first to their last. Steps go up through the queries, but `DOWN`."""
-
-
 @device_function
 def signed(words):
     a, b, c, d = words
@@ -115,26 +110,21 @@ class Tiles(NamedTuple):
 
 
 @functools.cache
-def make_tiles(config, way) -> Tiles:
-    """Of a configuration and a way (`UP`, `DOWN` or `HALVES`)."""
+def make_tiles(config, down) -> Tiles:
+    """Of a configuration, from the last keys to the first or `down` the other way round."""
     kind, height, width = config.kind, config.shape.height, config.shape.width
     terms, tile_of, extent_of = make_terms(kind), make_tile(kind.packed, height), make_extent(kind)
     position_of = make_longest_first(1, config.by_head)
     begin_of, (rows_of, _), BY_WIDTH = make_rows(kind, width).begin, make_ranges(kind, height, width), divisor(width)
-    BY_HALVES, PACKED, SKIPS = way == HALVES, kind.packed, kind.documents >= 0
-    GOES_DOWN, STEP = way == DOWN, -width if way == DOWN else width
+    DOWN, PACKED, STEP, SKIPS = down, kind.packed, -width if down else width, kind.documents >= 0
     is_there = make_is_tile_there(kind.documents, width, height)
 
     @device_function
     def find_tile(ticket, work):
         """(sequence, head of k and v, first key) of the tile of this number; packed, a key past the end where there is none."""
         image, kv_head, _, tile = position_of(ticket, work.order)
-        if GOES_DOWN:
+        if DOWN:
             tile = work.order.tiles - 1 - tile
-        if BY_HALVES:
-            half, tile = work.order.tiles >> 1, work.order.tiles - 1 - tile
-            if tile < half:
-                tile = half - 1 - tile
         sequence, key = tile_of(image, tile, work.sequences.keys, work.sequences.key_step, work.sizes.batch, work.sizes.keys)
         if PACKED and (key < 0 or ticket >= cuda.gridDim.x):
             key = work.sizes.keys
@@ -172,7 +162,7 @@ def make_tiles(config, way) -> Tiles:
         """The first tile of queries from this one on whose documents may be those of the keys, or where there is none left. That is located
         again: nothing of it is kept in registers from step to step."""
         sequence, _, key = locate(at, work)
-        while (row > end if GOES_DOWN else row < end) and not is_there(work.operands, sequence, row, key):
+        while (row > end if DOWN else row < end) and not is_there(work.operands, sequence, row, key):
             row = row + STEP
         return row
 
@@ -181,7 +171,7 @@ def make_tiles(config, way) -> Tiles:
         sequence, kv_head, key = locate(at, work)
         rows, keys, first_row, first_key, first_padded = extent(at, sequence, work)
         begin, end = rows_of(key, rows, keys, work.bounds)
-        if GOES_DOWN:
+        if DOWN:
             count, _ = divide_remainder(end - begin + (width - 1), BY_WIDTH)
             begin, end = begin + (count - 1) * width, begin - width
         if SKIPS:
@@ -190,13 +180,13 @@ def make_tiles(config, way) -> Tiles:
 
     @device_function
     def is_left(row, tile):
-        return row > tile.end if GOES_DOWN else row < tile.end
+        return row > tile.end if DOWN else row < tile.end
 
     @device_function
     def following(row, member, tile, at, work):
         """Down all blocks of a group are at the same rows, and what one has to wait for is a step ahead: heads take turns at the same rows.
         Up the rows of a head come one after another: it is in the L2."""
-        if GOES_DOWN:
+        if DOWN:
             member = member + 1
             if member == work.heads.group:
                 row, member = row + STEP, 0

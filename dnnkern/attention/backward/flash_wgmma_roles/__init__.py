@@ -22,7 +22,7 @@ from ..._parameters import Strides, kind_of, softmax_scale
 from ..._wgmma import addressable, array_map, read_seconds, refusal
 from .._delta import RowStats
 from .._dsink import dsink_launches, dsink_seconds
-from ..flash_wgmma import order_argument, way_of
+from ..flash_wgmma import goes_down, order_argument
 from ..flash_wgmma.dq import dq_launch
 from ..flash_wgmma.parameters import Heads, Sizes
 from ..flash_wgmma.preprocess import preprocess_launch
@@ -96,9 +96,9 @@ def build(problem, device, config):
     tiles = tiles_of(p, p.keys, s.height)
     arguments = (*maps, *stores, Argument("float32*", "workspace", 0), Argument("float32*", "workspace", space.dq),
                  Argument("uint32*", "workspace", space.counts), Argument("uint32*", "workspace", space.ticket),
-                 Argument(Sizes, (p.rows, p.keys, space.rows, space.tiles, p.batch)), order_argument(p, s.height, False, device),
+                 Argument(Sizes, (p.rows, p.keys, space.rows, space.tiles, p.batch)), order_argument(p, config, device),
                  Argument(Heads, (p.group, p.heads)), Argument("int32x2", p.bounds), Argument("float32", softmax_scale(p)))
-    main = Launch(kernel(config, way_of(p, config, device)), (p.images * p.kv_heads * tiles, 1, 1), (THREADS, 1, 1), arguments,
+    main = Launch(kernel(config, goes_down(p, config, device)), (p.images * p.kv_heads * tiles, 1, 1), (THREADS, 1, 1), arguments,
                   shared=config.shared)
     return (preprocess_launch(p, space), main, dq_launch(p, space),
             *dsink_launches(p, RowStats(0, space.rows, space.width, space.bytes)))

@@ -59,9 +59,9 @@ class Thread(NamedTuple):
 
 
 @functools.cache
-def kernel(config, way):
+def kernel(config, down):
     """dk and dv of a tile of keys of one head of k and v per block, and its part of dq."""
-    kind, s, at, tiles, pipes = config.kind, config.shape, config.layout, make_tiles(config, way), make_pipes(config)
+    kind, s, at, tiles, pipes = config.kind, config.shape, config.layout, make_tiles(config, down), make_pipes(config)
     kv_pipe, q_pipe, do_pipe, p_pipe, rest_pipe, full_pipe, free_pipe = pipes
     terms, HEIGHT, WIDTH, SCORES, WORDS = make_terms(kind), s.height, s.width, s.height // 2, s.height // 4
     (Q_BOXES, V_BOXES), BOX, PASSING_BOX, (Q_BYTES, DO_BYTES), STATS = config.boxes, config.box, s.width * ROW, config.passing, config.stats
@@ -321,7 +321,7 @@ def kernel(config, way):
 
     # ---- the kernel
 
-    producers, BARS, SIZES = make_producers(config, way), at.barriers, [pipe.bytes for pipe in pipes]
+    producers, BARS, SIZES = make_producers(config, down), at.barriers, [pipe.bytes for pipe in pipes]
     release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), REGISTERS))
     Q_BARS, DO_BARS, P_BARS, REST_BARS, FULL_BARS, FREE_BARS, TILE = (BARS + sum(SIZES[:n]) for n in range(1, 8))
 

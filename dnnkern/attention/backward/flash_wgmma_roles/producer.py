@@ -66,9 +66,9 @@ class Producers(NamedTuple):
 
 
 @functools.cache
-def make_producers(config, way) -> Producers:
-    """Of a configuration and a way (`flash_wgmma.tiles`)."""
-    s, at, tiles, pipes = config.shape, config.layout, make_tiles(config, way), make_pipes(config)
+def make_producers(config, down) -> Producers:
+    """Of a configuration, from the last keys to the first or `down` the other way round."""
+    s, at, tiles, pipes = config.shape, config.layout, make_tiles(config, down), make_pipes(config)
     kv_pipe, q_pipe, do_pipe, full_pipe, free_pipe = pipes.kv, pipes.q, pipes.do, pipes.full, pipes.free
     (Q_BOXES, V_BOXES), BOX, PASSING_BOX, STATS = config.boxes, config.box, s.width * ROW, config.stats
     V_AT, Q_AT, DO_AT, DQ_AT, STATS_AT, (Q_BYTES, DO_BYTES) = at.v, at.q, at.do, at.dq, at.stats, config.passing
@@ -102,7 +102,7 @@ def make_producers(config, way) -> Producers:
             q_state, do_state = q_pipe.next(q_state), do_pipe.next(do_state)
             row, member = tiles.next(row, member, tile, shared.tile, work)
 
-    BY_PIECE, BY_HEIGHT, ORDERED, wait_for_turn = divisor(PIECE), divisor(s.height), config.ordered, make_turns(config, way)
+    BY_PIECE, BY_HEIGHT, ORDERED, wait_for_turn = divisor(PIECE), divisor(s.height), config.ordered, make_turns(config, down)
     BLOCKS, PIECES, SLOTS, LINE = config.dq_blocks, 2 * Q_BOXES, config.stages[3], config.dq_blocks * 16 * PIECE
     source_free, former_free, drained = make_bulk_wait_read(0), make_bulk_wait_read(1), make_bulk_wait(0)
 
