@@ -27,7 +27,7 @@ from ..flash_wgmma.dq import dq_launch
 from ..flash_wgmma.parameters import Heads, Sizes
 from ..flash_wgmma.preprocess import preprocess_launch
 from ..flash_wgmma.workspace import countable, workspace_of
-from .config import HEIGHTS, PIECE, THREADS, Config, Shape
+from .config import KEYS, PIECE, THREADS, Config, Shape
 from .kernel import kernel
 
 COST, WGMMA = constants("attention/wgmma_bwd"), constants("attention/wgmma")
@@ -59,12 +59,15 @@ def words_of(problem, t):
 def configs(problem, device):
     """The most keys whose fragments fit registers, and whose tiles fit shared memory."""
     p, words = problem, tuple(words_of(problem, t) for t in (problem.dk, problem.dv_out))
-    for height in HEIGHTS:
-        try:
-            return [Config(kind_of(p), p.d, p.dv, Shape(height), True, p.left >= 0, p.right >= 0, words)]
-        except ValueError:
-            continue
-    return []
+    found = []
+    for blocks in (2, 1):
+        for keys in KEYS:
+            try:
+                found.append(Config(kind_of(p), p.d, p.dv, Shape(blocks * keys, blocks), True, p.left >= 0, p.right >= 0, words))
+            except ValueError:
+                continue
+            break
+    return found
 
 
 def workspace(problem, device, config):
@@ -90,7 +93,7 @@ def estimate(problem, device, config):
 def build(problem, device, config):
     """lse and delta, the kernel, dq, and the sink's gradient."""
     p, s, space, pointer = problem, config.shape, workspace_of(problem, PIECE, config.ordered), element(problem.dtype).pointer
-    heights = ("k", s.height), ("v", s.height), ("q", s.width), ("do", s.width)
+    heights = ("k", s.own), ("v", s.own), ("q", s.width), ("do", s.width)
     maps = [array_map(p, name, getattr(p, name), height) for name, height in heights]
     stores = [x for name, t in (("dk", p.dk), ("dv", p.dv_out)) for x in (Argument(pointer, name), Argument(Strides, p.strides(t)))]
     tiles = tiles_of(p, p.keys, s.height)
@@ -98,8 +101,8 @@ def build(problem, device, config):
                  Argument("uint32*", "workspace", space.counts), Argument("uint32*", "workspace", space.ticket),
                  Argument(Sizes, (p.rows, p.keys, space.rows, space.tiles, p.batch)), order_argument(p, config, device),
                  Argument(Heads, (p.group, p.heads)), Argument("int32x2", p.bounds), Argument("float32", softmax_scale(p)))
-    main = Launch(kernel(config, goes_down(p, config, device)), (p.images * p.kv_heads * tiles, 1, 1), (THREADS, 1, 1), arguments,
-                  shared=config.shared)
+    main = Launch(kernel(config, goes_down(p, config, device)), (p.images * p.kv_heads * tiles * s.blocks, 1, 1), (THREADS, 1, 1), arguments,
+                  shared=config.shared, cluster=(s.blocks, 1, 1))
     return (preprocess_launch(p, space), main, dq_launch(p, space),
             *dsink_launches(p, RowStats(0, space.rows, space.width, space.bytes)))
 

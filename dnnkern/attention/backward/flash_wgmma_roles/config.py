@@ -14,27 +14,35 @@ THREADS = 384
 MOST_LIVE = 240      # registers of a thread, counted as `Config.live` does
 PIECE = 32           # queries of what is added to dq at once, of 64 columns
 PIECE_BYTES = 4 * PIECE * COLUMNS
-HEIGHTS = 128, 112, 96, 80, 64
+KEYS = 128, 112, 96, 80, 64  # of a block
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A block's tile: `height` keys, `width` queries at a time."""
+    """A tile: `height` keys of as many `blocks`, `width` queries at a time."""
     height: int
+    blocks: int
     width: int = 64
 
+    @property
+    def own(self):
+        """Keys of a block."""
+        return self.height // self.blocks
+
     def __str__(self):
-        return f"{self.height}x{self.width}"
+        return f"{self.height}x{self.width}" + " by two blocks" * (self.blocks > 1)
 
 
 class Layout(NamedTuple):
-    """Shared memory, bytes from where it begins: k; v; the rings of q and of do; the buffers of probabilities; ds; the pieces of dq; lse and
-    delta of the stages of q; the barriers."""
+    """Shared memory, bytes from where it begins: k; v; columns of the other block's k; the rings of q and of do; the buffers of
+    probabilities; ds; that of the other block; the pieces of dq; lse and delta of the stages of q; the barriers."""
     v: int
+    other_k: int
     q: int
     do: int
     p: int
     ds: int
+    other_ds: int
     dq: int
     stats: int
     barriers: int
@@ -56,6 +64,8 @@ class Config:
 
     def __post_init__(self):
         check_register_budget(THREADS, ((128, REGISTERS[0]), (256, REGISTERS[1])))
+        if self.shape.blocks > 1 and self.boxes[0] < 2:
+            raise ValueError(f"heads of {self.d} elements: two blocks have a box of {COLUMNS} columns of dq each; expected more")
         if self.live > MOST_LIVE:
             raise ValueError(f"tile {self.shape} of heads of {self.d} and {self.e}: a thread needs {self.live} registers, it has {MOST_LIVE}")
         if self.stages is None:
@@ -74,12 +84,22 @@ class Config:
     @property
     def live(self):
         """About how many registers each thread needs: sums, and a fragment of scores or of the part of dq."""
-        return (max(self.boxes) + 1) * self.shape.height // 2 + 40
+        return (max(self.boxes) + 1) * self.shape.own // 2 + 40
 
     @property
     def box(self):
         """Bytes of a box of keys, and of a tile of probabilities or ds."""
-        return self.shape.height * ROW
+        return self.shape.own * ROW
+
+    @property
+    def dq_boxes(self):
+        """Boxes of columns of dq that the first block has, at least as many as the second; one block has all."""
+        return ceil_div(self.boxes[0], self.shape.blocks)
+
+    @property
+    def exchanged(self):
+        """Tiles and boxes of k that are there for the other block."""
+        return 1 + self.dq_boxes if self.shape.blocks > 1 else 0
 
     @property
     def passing(self):
@@ -101,7 +121,7 @@ class Config:
         """(stages of q, of do, buffers of probabilities, pieces of dq); None where there is no memory for the least. What is left goes to do
         first, whose stage two warpgroups wait for."""
         q, do = self.passing
-        left = SHARED_LIMIT - ALIGNMENT - BARRIERS - (sum(self.boxes) + 1) * self.box - 2 * (q + self.stats)
+        left = SHARED_LIMIT - ALIGNMENT - BARRIERS - (sum(self.boxes) + 1 + self.exchanged) * self.box - 2 * (q + self.stats)
         counts = [1, 1, 3]
         left -= do + self.box + 3 * PIECE_BYTES
         if left < 0:
@@ -114,13 +134,15 @@ class Config:
     @property
     def layout(self):
         of_q, of_do, of_p, of_dq = self.stages
-        q = sum(self.boxes) * self.box
+        pair, other_k = self.shape.blocks > 1, sum(self.boxes) * self.box
+        q = other_k + pair * self.dq_boxes * self.box
         do = q + of_q * self.passing[0]
         p = do + of_do * self.passing[1]
         ds = p + of_p * self.box
-        dq = ds + self.box
+        other_ds = ds + self.box
+        dq = other_ds + pair * self.box
         stats = dq + of_dq * PIECE_BYTES
-        return Layout(self.boxes[0] * self.box, q, do, p, ds, dq, stats, stats + of_q * self.stats)
+        return Layout(self.boxes[0] * self.box, other_k, q, do, p, ds, other_ds, dq, stats, stats + of_q * self.stats)
 
     @property
     def shared(self):

@@ -5,11 +5,12 @@ from typing import NamedTuple
 from ....device import cuda, device_function, f32, i32, jit, u16, u32
 from ....device.atomic import fetch_add_u32
 from ....device.barrier import barrier_sync
+from ....device.cluster import cluster_arrive, cluster_arrive_relaxed, cluster_rank, cluster_wait, copy_async, remote_address, store_remote_u32
 from ....device.convert import element
 from ....device.fastmath import ex2, fma
 from ....device.groups import make_word_writer
 from ....device.ldmatrix import ldmatrix_x4_trans
-from ....device.mbarrier import fence_async_shared, fence_mbarrier_init
+from ....device.mbarrier import fence_async_shared, fence_mbarrier_init, mbarrier_free_remote
 from ....device.pipeline import Barriers, PipelineState
 from ....device.registers import make_register_claim, make_register_release
 from ....device.stmatrix import stmatrix_x4_trans
@@ -26,7 +27,7 @@ from ..._wgmma import ALIGNMENT, COLUMNS
 from ..flash_wgmma.parameters import Added, Work
 from ..flash_wgmma.tiles import make_tiles
 from .config import PIECE_BYTES, REGISTERS, THREADS
-from .producer import make_pipes, make_producers
+from .producer import make_boxes, make_pipes, make_producers
 
 
 class Maps(NamedTuple):
@@ -45,6 +46,9 @@ class Shared(NamedTuple):
     do: Barriers
     p: Barriers
     rest: Barriers
+    given: Barriers
+    taken: Barriers
+    empty: Barriers
     full: Barriers
     free: Barriers
     tile: u32
@@ -62,8 +66,9 @@ class Thread(NamedTuple):
 def kernel(config, down):
     """dk and dv of a tile of keys of one head of k and v per block, and its part of dq."""
     kind, s, at, tiles, pipes = config.kind, config.shape, config.layout, make_tiles(config, down), make_pipes(config)
-    kv_pipe, q_pipe, do_pipe, p_pipe, rest_pipe, full_pipe, free_pipe = pipes
-    terms, HEIGHT, WIDTH, SCORES, WORDS = make_terms(kind), s.height, s.width, s.height // 2, s.height // 4
+    kv_pipe, q_pipe, do_pipe, p_pipe, rest_pipe, given_pipe, taken_pipe, empty_pipe, full_pipe, free_pipe = pipes
+    terms, HEIGHT, WIDTH, SCORES, WORDS = make_terms(kind), s.own, s.width, s.own // 2, s.own // 4
+    PAIR, OTHER_K_AT, OTHER_DS_AT, boxes_of = s.blocks > 1, at.other_k, at.other_ds, make_boxes(config)
     (Q_BOXES, V_BOXES), BOX, PASSING_BOX, (Q_BYTES, DO_BYTES), STATS = config.boxes, config.box, s.width * ROW, config.passing, config.stats
     V_AT, Q_AT, DO_AT, P_AT, DS_AT, DQ_AT, STATS_AT = at.v, at.q, at.do, at.p, at.ds, at.dq, at.stats
     apply_mask, of_dtype, BLOCKS, SLOTS = make_apply_mask(HEIGHT, config.left, config.right), element(kind.dtype), config.dq_blocks, config.stages[3]
@@ -78,7 +83,8 @@ def kernel(config, down):
     def of_columns(boxes):
         return make_wgmma(HEIGHT, kind.dtype, steps=WIDTH // 16, tiles=boxes, a_major="mn", a_step=128, b_step=2, a_tile=PASSING_BOX // 16)
     (multiply_s, multiply_dp), (multiply_dk, multiply_dv) = map(of_rows, config.steps), map(of_columns, config.boxes)
-    multiply_dq = make_wgmma(WIDTH, kind.dtype, steps=HEIGHT // 16, a_major="mn", b_major="mn", a_step=128, b_step=128, fresh=True)
+    multiply_dq, multiply_more = (make_wgmma(WIDTH, kind.dtype, steps=HEIGHT // 16, a_major="mn", b_major="mn", a_step=128, b_step=128, fresh=f)
+                                  for f in (True, False))
     BY_ROW, OF_PASSING, OF_BOX = (matrix_descriptor(leading, 1024, 128) for leading in (16, PASSING_BOX, BOX))
     DK, DV, DQ = Q_BOXES * SCORES, V_BOXES * SCORES, WIDTH // 2
     scores_done, dv_first, dv_done, dk_done = (make_wgmma_wait(*n) for n in ((0, SCORES), (1, DV), (0, DV), (0, DK)))
@@ -158,12 +164,12 @@ def kernel(config, down):
     # ---- probabilities and dv
 
     @device_function
-    def mask(x, row, tile, work, thread):
+    def mask(x, row, own_key, tile, work, thread):
         end, _ = terms.key_range(min(row + WIDTH, tile.rows) - 1, tile.rows, tile.keys, work.bounds)
         _, last = terms.key_range(row, tile.rows, tile.keys, work.bounds)
-        if end > tile.key or last < tile.key + HEIGHT:
+        if end > own_key or last < own_key + HEIGHT:
             own = row + terms.shift(tile.rows, tile.keys) + thread.warp * 16 + (thread.lane >> 2)
-            apply_mask(x, own, tile.key, thread.column, tile.keys, work.bounds)
+            apply_mask(x, own, own_key, thread.column, tile.keys, work.bounds)
 
     @device_function
     def probabilities(x, lse, softmax_scale):
@@ -185,7 +191,7 @@ def kernel(config, down):
         p_pipe.consumer_release(shared.p, p_state, thread.lane)
 
     @device_function
-    def sum_dv(dv, strides, shared, tile, scale, work, thread):
+    def sum_dv(dv, strides, shared, tile, rank, scale, work, thread):
         x, acc, lse = cuda.local.array(SCORES, f32), cuda.local.array(DV, f32), cuda.local.array(2, f32)
         softmax_scale = scale * LOG2E
         for c in range(DV):
@@ -199,7 +205,7 @@ def kernel(config, down):
             while True:
                 stats = stats_at(shared, q_state, thread.warp * 16 + (thread.lane >> 2))
                 lse[0], lse[1] = load_shared_f32(stats), load_shared_f32(stats + 32)
-                mask(x, row, tile, work, thread)
+                mask(x, row, tile.key + rank * HEIGHT, tile, work, thread)
                 probabilities(x, lse, softmax_scale)
                 cuda.syncwarp()
                 q_pipe.consumer_release(shared.q, q_state, thread.lane)
@@ -230,7 +236,7 @@ def kernel(config, down):
         p_pipe.producer_acquire(shared.p, p_state)  # the other warpgroup has read what was there
         image, kv_head, first = tiles.locate(shared.tile, work)
         out = advance(dv, image * strides.batch + kv_head * strides.head)
-        write_dv(0, (acc, f32(1), shared.base + P_AT + p_state.stage * BOX, 1, out, strides, first, work.sizes.keys, thread))
+        write_dv(0, (acc, f32(1), shared.base + P_AT + p_state.stage * BOX, 1, out, strides, first + rank * HEIGHT, work.sizes.keys, thread))
 
     # ---- gradients of scores, dk and dq
 
@@ -266,7 +272,60 @@ def kernel(config, down):
         multiply_dq(acc, descriptor(OF_BOX, shared.base + u32(box * BOX)), descriptor(OF_BOX, shared.base + DS_AT))
 
     @device_function
-    def sum_dk(dk, strides, shared, tile, scale, work, thread):
+    def start_dk(acc, q_state, shared):
+        q_at = shared.base + Q_AT + q_state.stage * Q_BYTES
+        multiply_dk(acc, descriptor(OF_PASSING, q_at), descriptor(BY_ROW, shared.base + DS_AT), 1)
+
+    @device_function
+    def multiply_alone(acc, part, q_state, slot, step, shared, thread):
+        """dk beside the first columns of dq, then the others; gives the next stage of dq's pieces."""
+        own = step & 1
+        start_dq(part, 0, shared)
+        start_dk(acc, q_state, shared)
+        dq_first(part)
+        slot = add_piece(part, 0, 0, own, slot, shared, thread)
+        slot = add_piece(part, 0, 1, own, slot, shared, thread)
+        for b in range(1, Q_BOXES):
+            start_dq(part, b, shared)
+            if b == 1:
+                dk_done(acc)
+            dq_done(part)
+            slot = add_piece(part, b, 0, own, slot, shared, thread)
+            slot = add_piece(part, b, 1, own, slot, shared, thread)
+        if Q_BOXES == 1:
+            dk_done(acc)
+        return slot
+
+    @device_function
+    def multiply_with_other(acc, part, q_state, slot, rank, step, shared, thread):
+        """ds goes to the other block, and dk is multiplied until that one's has come; then this block's columns of dq."""
+        first, boxes = boxes_of(rank)
+        own, now = step & 1, PipelineState(u32(0), step & 1)
+        if thread.number == 0:
+            empty_pipe.consumer_wait(shared.empty, PipelineState(u32(0), own ^ 1))
+            given_pipe.producer_expect(shared.given, now, u32(BOX))
+            copy_async(remote_address(shared.base + OTHER_DS_AT, 1 - rank), shared.base + DS_AT, u32(BOX),
+                       remote_address(given_pipe.full_barrier(shared.given, now), 1 - rank))
+        start_dk(acc, q_state, shared)
+        given_pipe.consumer_wait(shared.given, now)
+        if thread.number == 0:
+            mbarrier_free_remote(shared.taken.full, u32(1 - rank))
+        for b in range(boxes):
+            start_dq(part, first + b, shared)
+            multiply_more(part, descriptor(OF_BOX, shared.base + OTHER_K_AT + u32(b * BOX)), descriptor(OF_BOX, shared.base + OTHER_DS_AT), 1)
+            if b == 0:
+                dk_done(acc)
+            dq_done(part)
+            slot = add_piece(part, first + b, 0, own, slot, shared, thread)
+            slot = add_piece(part, first + b, 1, own, slot, shared, thread)
+        taken_pipe.consumer_wait(shared.taken, now)
+        cuda.syncwarp()
+        if thread.lane == 0:
+            mbarrier_free_remote(shared.empty.full, u32(1 - rank))
+        return slot
+
+    @device_function
+    def sum_dk(dk, strides, shared, tile, rank, scale, work, thread):
         dp, acc, part, delta = (cuda.local.array(SCORES, f32), cuda.local.array(DK, f32), cuda.local.array(DQ, f32),
                                 cuda.local.array(2, f32))
         for c in range(DK):
@@ -277,7 +336,7 @@ def kernel(config, down):
             kv_pipe.consumer_wait(shared.kv, kv_state)
             kv_pipe.consumer_wait(shared.kv, kv_pipe.next(kv_state))
         while tiles.is_left(row, tile) and member < work.heads.group:
-            q_state, do_state, p_state, own = q_pipe.state_at(step), do_pipe.state_at(step), p_pipe.state_at(step), step & 1
+            q_state, do_state, p_state = q_pipe.state_at(step), do_pipe.state_at(step), p_pipe.state_at(step)
             do_pipe.consumer_wait(shared.do, do_state)
             multiply_dp(dp, descriptor(BY_ROW, shared.base + DO_AT + do_state.stage * DO_BYTES), descriptor(BY_ROW, shared.base + V_AT))
             q_pipe.consumer_wait(shared.q, q_state)
@@ -294,21 +353,11 @@ def kernel(config, down):
             fence_async_shared()
             barrier_sync(2, 128)
 
-            # dk' += q' ds beside the first columns of dq' = k' ds'
-            start_dq(part, 0, shared)
-            multiply_dk(acc, descriptor(OF_PASSING, shared.base + Q_AT + q_state.stage * Q_BYTES), descriptor(BY_ROW, shared.base + DS_AT), 1)
-            dq_first(part)
-            slot = add_piece(part, 0, 0, own, slot, shared, thread)
-            slot = add_piece(part, 0, 1, own, slot, shared, thread)
-            for b in range(1, Q_BOXES):
-                start_dq(part, b, shared)
-                if b == 1:
-                    dk_done(acc)
-                dq_done(part)
-                slot = add_piece(part, b, 0, own, slot, shared, thread)
-                slot = add_piece(part, b, 1, own, slot, shared, thread)
-            if Q_BOXES == 1:
-                dk_done(acc)
+            # dk' += q' ds and dq' = k' ds'
+            if PAIR:
+                slot = multiply_with_other(acc, part, q_state, slot, rank, step, shared, thread)
+            else:
+                slot = multiply_alone(acc, part, q_state, slot, step, shared, thread)
             cuda.syncwarp()
             q_pipe.consumer_release(shared.q, q_state, thread.lane)
             rest_pipe.consumer_release(shared.rest, rest_pipe.consumer_start(), thread.lane)
@@ -317,13 +366,23 @@ def kernel(config, down):
         image, kv_head, first = tiles.locate(shared.tile, work)
         out = advance(dk, image * strides.batch + kv_head * strides.head)
         barrier_sync(2, 128)
-        write_dk(0, (acc, scale, shared.base + DS_AT, 2, out, strides, first, work.sizes.keys, thread))
+        write_dk(0, (acc, scale, shared.base + DS_AT, 2, out, strides, first + rank * HEIGHT, work.sizes.keys, thread))
 
     # ---- the kernel
 
     producers, BARS, SIZES = make_producers(config, down), at.barriers, [pipe.bytes for pipe in pipes]
     release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), REGISTERS))
-    Q_BARS, DO_BARS, P_BARS, REST_BARS, FULL_BARS, FREE_BARS, TILE = (BARS + sum(SIZES[:n]) for n in range(1, 8))
+    (Q_BARS, DO_BARS, P_BARS, REST_BARS, GIVEN_BARS, TAKEN_BARS, EMPTY_BARS, FULL_BARS, FREE_BARS, TILE) = (
+        BARS + sum(SIZES[:n]) for n in range(1, 11))
+
+    @device_function
+    def take_tile(ticket, rank, shared, work):
+        """The next tile, for both blocks of a cluster."""
+        if rank == 0 and cuda.threadIdx.x == 0:
+            number = fetch_add_u32(ticket, 1)
+            tiles.publish(shared.tile, i32(number), work)
+            if PAIR:
+                store_remote_u32(remote_address(shared.tile, 1), number)
 
     @jit(launch_bounds=(THREADS, 1))
     def sdpa_bwd_flash_wgmma_roles(k_map, v_map, q_map, do_map, dk, dk_strides, dv, dv_strides, stats, dq, counts, ticket, sizes, order, heads,
@@ -332,8 +391,9 @@ def kernel(config, down):
         maps = Maps(tensor_map_address(k_map), tensor_map_address(v_map), tensor_map_address(q_map), tensor_map_address(do_map))
         base = (shared_address(memory, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
         shared = Shared(base, kv_pipe.barriers(base + BARS), q_pipe.barriers(base + Q_BARS), do_pipe.barriers(base + DO_BARS),
-                        p_pipe.barriers(base + P_BARS), rest_pipe.barriers(base + REST_BARS), full_pipe.barriers(base + FULL_BARS), free_pipe.barriers(base + FREE_BARS),
-                        base + TILE)
+                        p_pipe.barriers(base + P_BARS), rest_pipe.barriers(base + REST_BARS), given_pipe.barriers(base + GIVEN_BARS),
+                        taken_pipe.barriers(base + TAKEN_BARS), empty_pipe.barriers(base + EMPTY_BARS), full_pipe.barriers(base + FULL_BARS),
+                        free_pipe.barriers(base + FREE_BARS), base + TILE)
         work = Work(sizes, heads, order, Sequences(i32(0), i32(0), i32(0), i32(0)), bounds, i32(0))
         tid = cuda.threadIdx.x
         if tid == 0:
@@ -346,27 +406,42 @@ def kernel(config, down):
             do_pipe.init(shared.do)
             p_pipe.init(shared.p)
             rest_pipe.init(shared.rest)
+            given_pipe.init(shared.given)
+            taken_pipe.init(shared.taken)
+            empty_pipe.init(shared.empty)
             full_pipe.init(shared.full)
             free_pipe.init(shared.free)
             fence_mbarrier_init()
-            tiles.publish(shared.tile, i32(fetch_add_u32(ticket, 1)), work)
-        cuda.syncthreads()
+        rank = i32(0)
+        if PAIR:
+            rank = uniform(cluster_rank())
+            cluster_arrive_relaxed()
+            cluster_wait()
+        take_tile(ticket, rank, shared, work)
+        if PAIR:
+            cluster_arrive()
+            cluster_wait()
+        else:
+            cuda.syncthreads()
         role = uniform(tid >> 7)
         if role == 0:
             release_registers()
             if tid < 32:
                 if elect():
-                    producers.load(maps, shared, tiles.read(shared.tile, work), stats, work)
+                    producers.load(maps, shared, tiles.read(shared.tile, work), rank, stats, work)
             elif tid < 96:
                 if elect():
-                    producers.add_to_dq(shared, tiles.read(shared.tile, work), Added(dq, counts), work, u32((tid >> 5) - 1))
+                    producers.add_to_dq(shared, tiles.read(shared.tile, work), rank, Added(dq, counts), work, u32((tid >> 5) - 1))
         else:
             claim_registers()
             number = tid & 127
             thread = Thread(number, number >> 5, number & 31, (number & 3) * 2)
             tile = tiles.read(shared.tile, work)
             if role == 1:
-                sum_dv(dv, dv_strides, shared, tile, scale, work, thread)
+                sum_dv(dv, dv_strides, shared, tile, rank, scale, work, thread)
             else:
-                sum_dk(dk, dk_strides, shared, tile, scale, work, thread)
+                sum_dk(dk, dk_strides, shared, tile, rank, scale, work, thread)
+        if PAIR:  # no block ends while the other may reach for its memory
+            cluster_arrive()
+            cluster_wait()
     return sdpa_bwd_flash_wgmma_roles

@@ -7,7 +7,7 @@ from ....device.grid import add_released
 from ....device.index import divide_remainder, divisor
 from ....device.mbarrier import fence_async_global
 from ....device.pipeline import Pipeline, PipelineState, make_pipeline
-from ....device.tma import bulk_commit, bulk_load, bulk_reduce_add_f32, bulk_store, make_bulk_wait, make_bulk_wait_read, tma_load_4d
+from ....device.tma import bulk_commit, bulk_load, bulk_reduce_add_f32, bulk_store, make_bulk_wait, make_bulk_wait_read, make_tma_load, tma_load_4d
 from ....device.vec import address, advance
 from ....engine.hopper import ROW
 from ..._wgmma import COLUMNS
@@ -30,6 +30,8 @@ class Pipes(NamedTuple):
     rest
         What probabilities lost when they were rounded, from one warpgroup to the other, where ds will be: that warpgroup says when ds has been
         multiplied.
+    given, taken, empty
+        ds from the other block, whose barrier the copy completes; that the other one has got this block's; that it has multiplied it.
     full, free
         Pieces of dq. Threads take those of every other step and wait for a stage's barrier of their own: one that has not come to its piece
         yet must not take another's for it. Any of them frees a stage.
@@ -39,6 +41,9 @@ class Pipes(NamedTuple):
     do: Pipeline
     p: Pipeline
     rest: Pipeline
+    given: Pipeline
+    taken: Pipeline
+    empty: Pipeline
     full: Pipeline
     free: Pipeline
 
@@ -47,18 +52,32 @@ class Pipes(NamedTuple):
 def make_pipes(config) -> Pipes:
     """Of a configuration."""
     of_q, of_do, of_p, of_dq = config.stages
-    return Pipes(kv=make_pipeline(2, consumers=0), q=make_pipeline(of_q, consumers=WARPS), do=make_pipeline(of_do, consumers=WARPS),
+    blocks = config.shape.blocks
+    return Pipes(kv=make_pipeline(2, consumers=0), q=make_pipeline(of_q, consumers=WARPS, cluster=blocks),
+                 do=make_pipeline(of_do, consumers=WARPS, cluster=blocks),
                  p=make_pipeline(of_p, consumers=WARPS, producers=WARPS // 2),
-                 rest=make_pipeline(1, consumers=WARPS // 2),
+                 rest=make_pipeline(1, consumers=WARPS // 2), given=make_pipeline(1, consumers=0), taken=make_pipeline(1, consumers=0),
+                 empty=make_pipeline(1, consumers=0, producers=WARPS // 2),
                  full=make_pipeline(2 * of_dq, consumers=0, producers=WARPS // 2), free=make_pipeline(of_dq, consumers=0))
+
+
+@functools.cache
+def make_boxes(config):
+    """Device function ``boxes_of(rank)``: (the first, how many) boxes of columns of dq a block has."""
+    FIRSTS, ALL = config.dq_boxes, config.boxes[0]
+
+    @device_function
+    def boxes_of(rank):
+        return rank * FIRSTS, min(ALL - rank * FIRSTS, FIRSTS)
+    return boxes_of
 
 
 class Producers(NamedTuple):
     """Device functions of one thread each.
 
-    load(maps, shared, tile, stats, work)
-        k and v, and q, do, lse and delta of each step.
-    add_to_dq(shared, tile, added, work, own)
+    load(maps, shared, tile, rank, stats, work)
+        k and v, and q, do, lse and delta of each step. Of two blocks each loads every other box of q and do, for both.
+    add_to_dq(shared, tile, rank, added, work, own)
         Adds the part of dq of every other step, from number `own` on.
     """
     load: Callable
@@ -72,17 +91,27 @@ def make_producers(config, down) -> Producers:
     kv_pipe, q_pipe, do_pipe, full_pipe, free_pipe = pipes.kv, pipes.q, pipes.do, pipes.full, pipes.free
     (Q_BOXES, V_BOXES), BOX, PASSING_BOX, STATS = config.boxes, config.box, s.width * ROW, config.stats
     V_AT, Q_AT, DO_AT, DQ_AT, STATS_AT, (Q_BYTES, DO_BYTES) = at.v, at.q, at.do, at.dq, at.stats, config.passing
+    OTHER_K_AT, PAIR, OWN, load_for_both, boxes_of = at.other_k, s.blocks > 1, s.own, make_tma_load(4, multicast=True), make_boxes(config)
 
     @device_function
-    def load_boxes(to, boxes, box, array, bar, row, h, image):
+    def load_boxes(to, boxes, array, bar, row, h, image):
         for b in range(boxes):
-            tma_load_4d(to + u32(b * box), array, bar, b * COLUMNS, row, h, image)
+            tma_load_4d(to + u32(b * BOX), array, bar, b * COLUMNS, row, h, image)
 
     @device_function
-    def load(maps, shared, tile, stats, work):
-        base, image, kv_state = shared.base, tile.sequence, kv_pipe.producer_start()
+    def load_passing(to, boxes, which, array, bar, row, h, image):
+        for b in range(boxes):
+            if PAIR:
+                if b & 1 == which:
+                    load_for_both(to + u32(b * PASSING_BOX), array, bar, b * COLUMNS, row, h, image, u32(3))
+            else:
+                tma_load_4d(to + u32(b * PASSING_BOX), array, bar, b * COLUMNS, row, h, image)
+
+    @device_function
+    def load(maps, shared, tile, rank, stats, work):
+        base, image, kv_state, own_key = shared.base, tile.sequence, kv_pipe.producer_start(), tile.key + rank * OWN
         bar = kv_pipe.producer_expect(shared.kv, kv_state, u32(Q_BOXES * BOX))
-        load_boxes(base, Q_BOXES, BOX, maps.k, bar, tile.key, tile.kv_head, image)
+        load_boxes(base, Q_BOXES, maps.k, bar, own_key, tile.kv_head, image)
         kv_state = kv_pipe.next(kv_state)
         q_state, do_state, row, member = q_pipe.producer_start(), do_pipe.producer_start(), tile.begin, 0
         while tiles.is_left(row, tile) and member < work.heads.group:
@@ -90,24 +119,31 @@ def make_producers(config, down) -> Producers:
             line = (image * work.heads.all + h) * i64(work.sizes.padded) + row
             q_pipe.producer_acquire(shared.q, q_state)
             bar = q_pipe.producer_expect(shared.q, q_state, u32(Q_BYTES + STATS))
-            load_boxes(base + Q_AT + q_state.stage * Q_BYTES, Q_BOXES, PASSING_BOX, maps.q, bar, row, h, image)
+            load_passing(base + Q_AT + q_state.stage * Q_BYTES, Q_BOXES, rank, maps.q, bar, row, h, image)
             bulk_load(base + STATS_AT + q_state.stage * STATS, address(stats, 2 * line), STATS, bar)
             if kv_state.stage == 1:  # after what the first product takes
-                bar = kv_pipe.producer_expect(shared.kv, kv_state, u32(V_BOXES * BOX))
-                load_boxes(base + V_AT, V_BOXES, BOX, maps.v, bar, tile.key, tile.kv_head, image)
+                first, boxes = boxes_of(rank)
+                bar = kv_pipe.producer_expect(shared.kv, kv_state, u32((V_BOXES + (boxes if PAIR else 0)) * BOX))
+                load_boxes(base + V_AT, V_BOXES, maps.v, bar, own_key, tile.kv_head, image)
+                if PAIR:
+                    for b in range(boxes):
+                        tma_load_4d(base + OTHER_K_AT + u32(b * BOX), maps.k, bar, (first + b) * COLUMNS, tile.key + (1 - rank) * OWN,
+                                    tile.kv_head, image)
                 kv_state = kv_pipe.next(kv_state)
             do_pipe.producer_acquire(shared.do, do_state)
             bar = do_pipe.producer_expect(shared.do, do_state, u32(DO_BYTES))
-            load_boxes(base + DO_AT + do_state.stage * DO_BYTES, V_BOXES, PASSING_BOX, maps.do, bar, row, h, image)
+            load_passing(base + DO_AT + do_state.stage * DO_BYTES, V_BOXES, 1 - rank, maps.do, bar, row, h, image)
             q_state, do_state = q_pipe.next(q_state), do_pipe.next(do_state)
             row, member = tiles.next(row, member, tile, shared.tile, work)
 
     BY_PIECE, BY_HEIGHT, ORDERED, wait_for_turn = divisor(PIECE), divisor(s.height), config.ordered, make_turns(config, down)
-    BLOCKS, PIECES, SLOTS, LINE = config.dq_blocks, 2 * Q_BOXES, config.stages[3], config.dq_blocks * 16 * PIECE
+    BLOCKS, SLOTS, LINE = config.dq_blocks, config.stages[3], config.dq_blocks * 16 * PIECE
     source_free, former_free, drained = make_bulk_wait_read(0), make_bulk_wait_read(1), make_bulk_wait(0)
 
     @device_function
-    def add_to_dq(shared, tile, added, work, own):
+    def add_to_dq(shared, tile, rank, added, work, own):
+        first_box, boxes = boxes_of(rank)
+        pieces = 2 * boxes
         mine, _ = divide_remainder(tile.key, BY_HEIGHT)
         first = (tile.sequence * work.heads.all + tile.head) * work.sizes.tiles  # of all tiles of dq the first one of these heads'
         step, slot, former, phases, row, member = u32(0), u32(0), u32(0), u32(0), tile.begin, 0
@@ -116,12 +152,12 @@ def make_producers(config, down) -> Producers:
                 n, _ = divide_remainder(row, BY_PIECE)
                 n = first + member * work.sizes.tiles + n
                 stored = False
-                for piece in range(PIECES):
-                    box, half = piece >> 1, piece & 1
+                for piece in range(pieces):
+                    box, half = first_box + (piece >> 1), piece & 1
                     full_pipe.consumer_wait(shared.full, PipelineState(own * SLOTS + slot, phases >> slot & 1))
                     phases = phases ^ u32(1) << slot
                     if ORDERED and piece == 0:
-                        stored = not wait_for_turn(advance(added.counts, i64(n)), row, tile, mine, work)
+                        stored = not wait_for_turn(advance(added.counts, i64(n + rank)), row, tile, mine, work)
                     to, source = address(added.dq, (n + half) * i64(LINE) + box * (PIECE_BYTES // 4)), shared.base + DQ_AT + slot * PIECE_BYTES
                     nbytes = u32(min(BLOCKS - 4 * box, 4) * (PIECE_BYTES // 4))
                     if stored:
@@ -140,10 +176,11 @@ def make_producers(config, down) -> Producers:
                 if ORDERED:
                     drained()
                     fence_async_global()
-                    add_released(advance(added.counts, i64(n)), 1)
-                    add_released(advance(added.counts, i64(n) + 1), 1)
+                    add_released(advance(added.counts, i64(n + rank)), 1)
+                    if not PAIR:
+                        add_released(advance(added.counts, i64(n + 1)), 1)
             else:
-                slot = (slot + PIECES) % SLOTS
+                slot = (slot + u32(pieces)) % SLOTS
             step = step + 1
             row, member = tiles.next(row, member, tile, shared.tile, work)
         drained()
