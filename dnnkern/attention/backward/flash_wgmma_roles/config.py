@@ -9,7 +9,7 @@ from ..._parameters import Kind
 from ..._wgmma import ALIGNMENT, BARRIERS, COLUMNS
 from ..flash_wgmma.workspace import columns_of
 
-REGISTERS = 24, 240  # of a producer thread, of another one
+REGISTERS = 40, 232  # of a producer thread, of another one
 THREADS = 384
 MOST_LIVE = 240      # registers of a thread, counted as `Config.live` does
 PIECE = 32           # queries of what is added to dq at once, of 64 columns

@@ -297,6 +297,12 @@ def kernel(config, down):
         return slot
 
     @device_function
+    def start_both(acc, first, b, shared):
+        """The box number b of this block's, of both blocks' keys."""
+        start_dq(acc, first + b, shared)
+        multiply_more(acc, descriptor(OF_BOX, shared.base + OTHER_K_AT + u32(b * BOX)), descriptor(OF_BOX, shared.base + OTHER_DS_AT), 1)
+
+    @device_function
     def multiply_with_other(acc, part, q_state, slot, rank, step, shared, thread):
         """ds goes to the other block, and dk is multiplied until that one's has come; then this block's columns of dq."""
         first, boxes = boxes_of(rank)
@@ -310,11 +316,13 @@ def kernel(config, down):
         given_pipe.consumer_wait(shared.given, now)
         if thread.number == 0:
             mbarrier_free_remote(shared.taken.full, u32(1 - rank))
-        for b in range(boxes):
-            start_dq(part, first + b, shared)
-            multiply_more(part, descriptor(OF_BOX, shared.base + OTHER_K_AT + u32(b * BOX)), descriptor(OF_BOX, shared.base + OTHER_DS_AT), 1)
-            if b == 0:
-                dk_done(acc)
+        start_both(part, first, 0, shared)
+        dk_done(acc)
+        dq_done(part)
+        slot = add_piece(part, first, 0, own, slot, shared, thread)
+        slot = add_piece(part, first, 1, own, slot, shared, thread)
+        for b in range(1, boxes):
+            start_both(part, first, b, shared)
             dq_done(part)
             slot = add_piece(part, first + b, 0, own, slot, shared, thread)
             slot = add_piece(part, first + b, 1, own, slot, shared, thread)
