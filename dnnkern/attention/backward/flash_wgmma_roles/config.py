@@ -9,9 +9,7 @@ from ..._parameters import Kind
 from ..._wgmma import ALIGNMENT, BARRIERS, COLUMNS
 from ..flash_wgmma.workspace import columns_of
 
-REGISTERS = 40, 232  # of a producer thread, of another one
 THREADS = 384
-MOST_LIVE = 240      # registers of a thread, counted as `Config.live` does
 PIECE = 32           # queries of what is added to dq at once, of 64 columns
 PIECE_BYTES = 4 * PIECE * COLUMNS
 KEYS = 128, 112, 96, 80, 64  # of a block
@@ -63,13 +61,19 @@ class Config:
     by_head: bool = False
 
     def __post_init__(self):
-        check_register_budget(THREADS, ((128, REGISTERS[0]), (256, REGISTERS[1])))
+        producer, other = self.registers
+        check_register_budget(THREADS, ((128, producer), (256, other)))
         if self.shape.blocks > 1 and self.boxes[0] < 2:
             raise ValueError(f"heads of {self.d} elements: two blocks have a box of {COLUMNS} columns of dq each; expected more")
-        if self.live > MOST_LIVE:
-            raise ValueError(f"tile {self.shape} of heads of {self.d} and {self.e}: a thread needs {self.live} registers, it has {MOST_LIVE}")
+        if self.live > other:
+            raise ValueError(f"tile {self.shape} of heads of {self.d} and {self.e}: a thread needs {self.live} registers, it has {other}")
         if self.stages is None:
             raise ValueError(f"tile {self.shape} of heads of {self.d} and {self.e}: it takes more than {SHARED_LIMIT} bytes of shared memory")
+
+    @property
+    def registers(self):
+        """(of a producer thread, of another one)."""
+        return (40, 232) if self.shape.blocks > 1 else (24, 240)
 
     @property
     def steps(self):
@@ -83,8 +87,9 @@ class Config:
 
     @property
     def live(self):
-        """About how many registers each thread needs: sums, and a fragment of scores or of the part of dq."""
-        return (max(self.boxes) + 1) * self.shape.own // 2 + 40
+        """About how many registers each thread needs: sums and a fragment of scores, of two blocks beside the part of dq."""
+        own, pair = self.shape.own // 2, self.shape.blocks > 1
+        return max((self.boxes[0] + 1) * own + pair * COLUMNS // 2, (self.boxes[1] + 1) * own) + 40
 
     @property
     def box(self):

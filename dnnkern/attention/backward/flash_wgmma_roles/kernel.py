@@ -26,7 +26,7 @@ from ..._scores import LOG2E, make_terms
 from ..._wgmma import ALIGNMENT, COLUMNS
 from ..flash_wgmma.parameters import Added, Work
 from ..flash_wgmma.tiles import make_tiles
-from .config import PIECE_BYTES, REGISTERS, THREADS
+from .config import PIECE_BYTES, THREADS
 from .producer import make_boxes, make_pipes, make_producers
 
 
@@ -68,7 +68,7 @@ def kernel(config, down):
     kind, s, at, tiles, pipes = config.kind, config.shape, config.layout, make_tiles(config, down), make_pipes(config)
     kv_pipe, q_pipe, do_pipe, p_pipe, rest_pipe, given_pipe, taken_pipe, empty_pipe, full_pipe, free_pipe = pipes
     terms, HEIGHT, WIDTH, SCORES, WORDS = make_terms(kind), s.own, s.width, s.own // 2, s.own // 4
-    PAIR, OTHER_K_AT, OTHER_DS_AT, boxes_of = s.blocks > 1, at.other_k, at.other_ds, make_boxes(config)
+    PAIR, OTHER_K_AT, OTHER_DS_AT, LAST, boxes_of = s.blocks > 1, at.other_k, at.other_ds, config.dq_boxes - 1, make_boxes(config)
     (Q_BOXES, V_BOXES), BOX, PASSING_BOX, (Q_BYTES, DO_BYTES), STATS = config.boxes, config.box, s.width * ROW, config.passing, config.stats
     V_AT, Q_AT, DO_AT, P_AT, DS_AT, DQ_AT, STATS_AT = at.v, at.q, at.do, at.p, at.ds, at.dq, at.stats
     apply_mask, of_dtype, BLOCKS, SLOTS = make_apply_mask(HEIGHT, config.left, config.right), element(kind.dtype), config.dq_blocks, config.stages[3]
@@ -277,60 +277,144 @@ def kernel(config, down):
         multiply_dk(acc, descriptor(OF_PASSING, q_at), descriptor(BY_ROW, shared.base + DS_AT), 1)
 
     @device_function
-    def multiply_alone(acc, part, q_state, slot, step, shared, thread):
-        """dk beside the first columns of dq, then the others; gives the next stage of dq's pieces."""
-        own = step & 1
-        start_dq(part, 0, shared)
-        start_dk(acc, q_state, shared)
-        dq_first(part)
-        slot = add_piece(part, 0, 0, own, slot, shared, thread)
-        slot = add_piece(part, 0, 1, own, slot, shared, thread)
-        for b in range(1, Q_BOXES):
-            start_dq(part, b, shared)
-            if b == 1:
-                dk_done(acc)
-            dq_done(part)
-            slot = add_piece(part, b, 0, own, slot, shared, thread)
-            slot = add_piece(part, b, 1, own, slot, shared, thread)
-        if Q_BOXES == 1:
-            dk_done(acc)
-        return slot
-
-    @device_function
     def start_both(acc, first, b, shared):
         """The box number b of this block's, of both blocks' keys."""
         start_dq(acc, first + b, shared)
         multiply_more(acc, descriptor(OF_BOX, shared.base + OTHER_K_AT + u32(b * BOX)), descriptor(OF_BOX, shared.base + OTHER_DS_AT), 1)
 
     @device_function
-    def multiply_with_other(acc, part, q_state, slot, rank, step, shared, thread):
-        """ds goes to the other block, and dk is multiplied until that one's has come; then this block's columns of dq."""
-        first, boxes = boxes_of(rank)
-        own, now = step & 1, PipelineState(u32(0), step & 1)
+    def exchange(step, rank, shared, thread):
+        """One thread sends ds to the other block, once that has multiplied the former one."""
         if thread.number == 0:
-            empty_pipe.consumer_wait(shared.empty, PipelineState(u32(0), own ^ 1))
+            now = PipelineState(u32(0), step & 1)
+            empty_pipe.consumer_wait(shared.empty, PipelineState(u32(0), now.phase ^ 1))
             given_pipe.producer_expect(shared.given, now, u32(BOX))
             copy_async(remote_address(shared.base + OTHER_DS_AT, 1 - rank), shared.base + DS_AT, u32(BOX),
                        remote_address(given_pipe.full_barrier(shared.given, now), 1 - rank))
-        start_dk(acc, q_state, shared)
-        given_pipe.consumer_wait(shared.given, now)
+
+    @device_function
+    def wait_for_other(step, rank, shared, thread):
+        """Until the other block's ds is there, which it is told."""
+        given_pipe.consumer_wait(shared.given, PipelineState(u32(0), step & 1))
         if thread.number == 0:
             mbarrier_free_remote(shared.taken.full, u32(1 - rank))
-        start_both(part, first, 0, shared)
-        dk_done(acc)
-        dq_done(part)
-        slot = add_piece(part, first, 0, own, slot, shared, thread)
-        slot = add_piece(part, first, 1, own, slot, shared, thread)
-        for b in range(1, boxes):
-            start_both(part, first, b, shared)
-            dq_done(part)
-            slot = add_piece(part, first + b, 0, own, slot, shared, thread)
-            slot = add_piece(part, first + b, 1, own, slot, shared, thread)
-        taken_pipe.consumer_wait(shared.taken, now)
+
+    @device_function
+    def release_ds(step, rank, shared, thread):
+        """ds of both blocks has been multiplied."""
+        if PAIR:
+            taken_pipe.consumer_wait(shared.taken, PipelineState(u32(0), step & 1))
         cuda.syncwarp()
-        if thread.lane == 0:
+        rest_pipe.consumer_release(shared.rest, rest_pipe.consumer_start(), thread.lane)
+        if PAIR and thread.lane == 0:
             mbarrier_free_remote(shared.empty.full, u32(1 - rank))
-        return slot
+
+    @device_function
+    def wait_for_do(step, shared):
+        do_pipe.consumer_wait(shared.do, do_pipe.state_at(step))
+
+    @device_function
+    def start_dp(dp, step, shared):
+        """dp = do v'."""
+        do_state = do_pipe.state_at(step)
+        multiply_dp(dp, descriptor(BY_ROW, shared.base + DO_AT + do_state.stage * DO_BYTES), descriptor(BY_ROW, shared.base + V_AT))
+
+    @device_function
+    def publish_ds(dp, delta, step, shared, thread):
+        """dp becomes ds, which goes to shared memory."""
+        q_state, p_state = q_pipe.state_at(step), p_pipe.state_at(step)
+        q_pipe.consumer_wait(shared.q, q_state)
+        stats = stats_at(shared, q_state, thread.warp * 16 + (thread.lane >> 2)) + 128
+        delta[0], delta[1] = load_shared_f32(stats), load_shared_f32(stats + 32)
+        p_pipe.consumer_wait(shared.p, p_state)
+        if not PAIR:
+            scores_done(dp)
+        dscores(dp, delta, shared.base + P_AT + p_state.stage * BOX, shared.base + DS_AT, thread)
+        cuda.syncwarp()
+        do_pipe.consumer_release(shared.do, do_pipe.state_at(step), thread.lane)
+        p_pipe.consumer_release(shared.p, p_state, thread.lane)
+        barrier_sync(2, 128)  # all warps have read what is where ds will be
+        store_tile(dp, 0, f32(1), shared.base + DS_AT, thread)
+        fence_async_shared()
+        barrier_sync(2, 128)
+
+    @device_function
+    def add_box(part, box, step, slot, shared, thread):
+        """What a box of columns has for dq."""
+        slot = add_piece(part, box, 0, step & 1, slot, shared, thread)
+        return add_piece(part, box, 1, step & 1, slot, shared, thread)
+
+    @device_function
+    def sum_alone(dp, acc, part, delta, shared, tile, rank, work, thread):
+        """The steps of a block alone."""
+        slot, step, row, member = free_pipe.producer_start(), u32(0), tile.begin, 0
+        while tiles.is_left(row, tile) and member < work.heads.group:
+            wait_for_do(step, shared)
+            start_dp(dp, step, shared)
+            publish_ds(dp, delta, step, shared, thread)
+            q_state = q_pipe.state_at(step)
+            start_dq(part, 0, shared)
+            start_dk(acc, q_state, shared)
+            dq_first(part)
+            slot = add_box(part, 0, step, slot, shared, thread)
+            for b in range(1, Q_BOXES):
+                start_dq(part, b, shared)
+                if b == 1:
+                    dk_done(acc)
+                dq_done(part)
+                slot = add_box(part, b, step, slot, shared, thread)
+            if Q_BOXES == 1:
+                dk_done(acc)
+            cuda.syncwarp()
+            q_pipe.consumer_release(shared.q, q_state, thread.lane)
+            release_ds(step, rank, shared, thread)
+            step = step + 1
+            row, member = tiles.next(row, member, tile, shared.tile, work)
+
+    @device_function
+    def sum_with_other(dp, acc, part, delta, shared, tile, rank, work, thread):
+        """The steps of one of two blocks: dk is multiplied while ds is exchanged, and dp of the next step while the last columns of dq
+        leave. Of an odd number of boxes of columns the second block multiplies its last one twice."""
+        slot, step, row, member = free_pipe.producer_start(), u32(0), tile.begin, 0
+        first, boxes = boxes_of(rank)
+        last = boxes - 1
+        if tiles.is_left(row, tile):
+            wait_for_do(step, shared)
+            start_dp(dp, step, shared)
+            scores_done(dp)
+            while True:
+                publish_ds(dp, delta, step, shared, thread)
+                exchange(step, rank, shared, thread)
+                q_state = q_pipe.state_at(step)
+                start_dk(acc, q_state, shared)
+                wait_for_other(step, rank, shared, thread)
+                start_both(part, first, 0, shared)
+                dk_done(acc)
+                dq_done(part)
+                cuda.syncwarp()
+                q_pipe.consumer_release(shared.q, q_state, thread.lane)
+                if LAST == 1:
+                    slot = add_box(part, first, step, slot, shared, thread)
+                row, member = tiles.next(row, member, tile, shared.tile, work)
+                if not (tiles.is_left(row, tile) and member < work.heads.group):
+                    break
+                wait_for_do(step + 1, shared)
+                if LAST == 1:
+                    start_both(part, first, last, shared)
+                start_dp(dp, step + 1, shared)
+                if LAST == 1:
+                    dq_first(part)
+                release_ds(step, rank, shared, thread)
+                if LAST < boxes:
+                    slot = add_box(part, first + LAST, step, slot, shared, thread)
+                scores_done(dp)
+                step = step + 1
+            if LAST == 1:
+                start_both(part, first, last, shared)
+                dq_done(part)
+            release_ds(step, rank, shared, thread)
+            if LAST < boxes:
+                add_box(part, first + LAST, step, slot, shared, thread)
 
     @device_function
     def sum_dk(dk, strides, shared, tile, rank, scale, work, thread):
@@ -338,39 +422,14 @@ def kernel(config, down):
                                 cuda.local.array(2, f32))
         for c in range(DK):
             acc[c] = f32(0)
-        slot, step, row, member = free_pipe.producer_start(), u32(0), tile.begin, 0
-        kv_state = kv_pipe.consumer_start()
-        if tiles.is_left(row, tile):
+        if tiles.is_left(tile.begin, tile):
+            kv_state = kv_pipe.consumer_start()
             kv_pipe.consumer_wait(shared.kv, kv_state)
             kv_pipe.consumer_wait(shared.kv, kv_pipe.next(kv_state))
-        while tiles.is_left(row, tile) and member < work.heads.group:
-            q_state, do_state, p_state = q_pipe.state_at(step), do_pipe.state_at(step), p_pipe.state_at(step)
-            do_pipe.consumer_wait(shared.do, do_state)
-            multiply_dp(dp, descriptor(BY_ROW, shared.base + DO_AT + do_state.stage * DO_BYTES), descriptor(BY_ROW, shared.base + V_AT))
-            q_pipe.consumer_wait(shared.q, q_state)
-            stats = stats_at(shared, q_state, thread.warp * 16 + (thread.lane >> 2)) + 128
-            delta[0], delta[1] = load_shared_f32(stats), load_shared_f32(stats + 32)
-            p_pipe.consumer_wait(shared.p, p_state)
-            scores_done(dp)
-            dscores(dp, delta, shared.base + P_AT + p_state.stage * BOX, shared.base + DS_AT, thread)
-            cuda.syncwarp()
-            do_pipe.consumer_release(shared.do, do_state, thread.lane)
-            p_pipe.consumer_release(shared.p, p_state, thread.lane)
-            barrier_sync(2, 128)  # all warps have read what is where ds will be
-            store_tile(dp, 0, f32(1), shared.base + DS_AT, thread)
-            fence_async_shared()
-            barrier_sync(2, 128)
-
-            # dk' += q' ds and dq' = k' ds'
-            if PAIR:
-                slot = multiply_with_other(acc, part, q_state, slot, rank, step, shared, thread)
-            else:
-                slot = multiply_alone(acc, part, q_state, slot, step, shared, thread)
-            cuda.syncwarp()
-            q_pipe.consumer_release(shared.q, q_state, thread.lane)
-            rest_pipe.consumer_release(shared.rest, rest_pipe.consumer_start(), thread.lane)
-            step = step + 1
-            row, member = tiles.next(row, member, tile, shared.tile, work)
+        if PAIR:
+            sum_with_other(dp, acc, part, delta, shared, tile, rank, work, thread)
+        else:
+            sum_alone(dp, acc, part, delta, shared, tile, rank, work, thread)
         image, kv_head, first = tiles.locate(shared.tile, work)
         out = advance(dk, image * strides.batch + kv_head * strides.head)
         barrier_sync(2, 128)
@@ -379,7 +438,7 @@ def kernel(config, down):
     # ---- the kernel
 
     producers, BARS, SIZES = make_producers(config, down), at.barriers, [pipe.bytes for pipe in pipes]
-    release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), REGISTERS))
+    release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), config.registers))
     (Q_BARS, DO_BARS, P_BARS, REST_BARS, GIVEN_BARS, TAKEN_BARS, EMPTY_BARS, FULL_BARS, FREE_BARS, TILE) = (
         BARS + sum(SIZES[:n]) for n in range(1, 11))
 
