@@ -87,9 +87,10 @@ class Config:
 
     @property
     def live(self):
-        """About how many registers each thread needs: sums and a fragment of scores, of two blocks beside the part of dq."""
+        """About how many registers each thread needs: sums and a fragment of scores, or of two blocks one of each box of dq."""
         own, pair = self.shape.own // 2, self.shape.blocks > 1
-        return max((self.boxes[0] + 1) * own + pair * COLUMNS // 2, (self.boxes[1] + 1) * own) + 40
+        beside = max(own + COLUMNS // 2, self.dq_boxes * COLUMNS // 2) if pair else own
+        return max(self.boxes[0] * own + beside, (self.boxes[1] + 1) * own) + 40
 
     @property
     def box(self):

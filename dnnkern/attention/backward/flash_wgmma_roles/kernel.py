@@ -88,7 +88,7 @@ def kernel(config, down):
     BY_ROW, OF_PASSING, OF_BOX = (matrix_descriptor(leading, 1024, 128) for leading in (16, PASSING_BOX, BOX))
     DK, DV, DQ = Q_BOXES * SCORES, V_BOXES * SCORES, WIDTH // 2
     scores_done, dv_first, dv_done, dk_done = (make_wgmma_wait(*n) for n in ((0, SCORES), (1, DV), (0, DV), (0, DK)))
-    dq_first, dq_done = make_wgmma_wait(1, DQ), make_wgmma_wait(0, DQ)
+    dq_first, dq_done, dk_first = make_wgmma_wait(1, DQ), make_wgmma_wait(0, DQ), make_wgmma_wait(1, DK)
 
     # ---- fragments of a tile, of which each eight columns and eight rows are a matrix, in shared memory by columns, which are keys
 
@@ -277,9 +277,8 @@ def kernel(config, down):
         multiply_dk(acc, descriptor(OF_PASSING, q_at), descriptor(BY_ROW, shared.base + DS_AT), 1)
 
     @device_function
-    def start_both(acc, first, b, shared):
-        """The box number b of this block's, of both blocks' keys."""
-        start_dq(acc, first + b, shared)
+    def finish_dq(acc, b, shared):
+        """What the other block's keys have for box number b of this block's columns."""
         multiply_more(acc, descriptor(OF_BOX, shared.base + OTHER_K_AT + u32(b * BOX)), descriptor(OF_BOX, shared.base + OTHER_DS_AT), 1)
 
     @device_function
@@ -372,9 +371,9 @@ def kernel(config, down):
             row, member = tiles.next(row, member, tile, shared.tile, work)
 
     @device_function
-    def sum_with_other(dp, acc, part, delta, shared, tile, rank, work, thread):
-        """The steps of one of two blocks: dk is multiplied while ds is exchanged, and dp of the next step while the last columns of dq
-        leave. Of an odd number of boxes of columns the second block multiplies its last one twice."""
+    def sum_with_other(dp, acc, part, more, delta, shared, tile, rank, work, thread):
+        """The steps of one of two blocks: while ds is exchanged dk, and what this block's keys have for dq, are multiplied, and dp of the next
+        step while the last columns of dq leave. Of an odd number of boxes of columns the second block multiplies its last one twice."""
         slot, step, row, member = free_pipe.producer_start(), u32(0), tile.begin, 0
         first, boxes = boxes_of(rank)
         last = boxes - 1
@@ -386,40 +385,42 @@ def kernel(config, down):
                 publish_ds(dp, delta, step, shared, thread)
                 exchange(step, rank, shared, thread)
                 q_state = q_pipe.state_at(step)
+                start_dq(part, first, shared)
+                if LAST == 1:
+                    start_dq(more, first + last, shared)
                 start_dk(acc, q_state, shared)
                 wait_for_other(step, rank, shared, thread)
-                start_both(part, first, 0, shared)
-                dk_done(acc)
-                dq_done(part)
-                cuda.syncwarp()
-                q_pipe.consumer_release(shared.q, q_state, thread.lane)
+                finish_dq(part, 0, shared)
                 if LAST == 1:
+                    finish_dq(more, last, shared)
+                    dk_first(acc)
+                    dq_first(part)
+                    cuda.syncwarp()
+                    q_pipe.consumer_release(shared.q, q_state, thread.lane)
                     slot = add_box(part, first, step, slot, shared, thread)
+                    dq_done(more)
+                else:
+                    dk_done(acc)
+                    dq_done(part)
+                    cuda.syncwarp()
+                    q_pipe.consumer_release(shared.q, q_state, thread.lane)
+                release_ds(step, rank, shared, thread)
                 row, member = tiles.next(row, member, tile, shared.tile, work)
                 if not (tiles.is_left(row, tile) and member < work.heads.group):
                     break
                 wait_for_do(step + 1, shared)
-                if LAST == 1:
-                    start_both(part, first, last, shared)
                 start_dp(dp, step + 1, shared)
-                if LAST == 1:
-                    dq_first(part)
-                release_ds(step, rank, shared, thread)
                 if LAST < boxes:
-                    slot = add_box(part, first + LAST, step, slot, shared, thread)
+                    slot = add_box(more if LAST == 1 else part, first + LAST, step, slot, shared, thread)
                 scores_done(dp)
                 step = step + 1
-            if LAST == 1:
-                start_both(part, first, last, shared)
-                dq_done(part)
-            release_ds(step, rank, shared, thread)
             if LAST < boxes:
-                add_box(part, first + LAST, step, slot, shared, thread)
+                add_box(more if LAST == 1 else part, first + LAST, step, slot, shared, thread)
 
     @device_function
     def sum_dk(dk, strides, shared, tile, rank, scale, work, thread):
-        dp, acc, part, delta = (cuda.local.array(SCORES, f32), cuda.local.array(DK, f32), cuda.local.array(DQ, f32),
-                                cuda.local.array(2, f32))
+        dp, acc, delta = cuda.local.array(SCORES, f32), cuda.local.array(DK, f32), cuda.local.array(2, f32)
+        part, more = cuda.local.array(DQ, f32), cuda.local.array(DQ, f32)
         for c in range(DK):
             acc[c] = f32(0)
         if tiles.is_left(tile.begin, tile):
@@ -427,7 +428,7 @@ def kernel(config, down):
             kv_pipe.consumer_wait(shared.kv, kv_state)
             kv_pipe.consumer_wait(shared.kv, kv_pipe.next(kv_state))
         if PAIR:
-            sum_with_other(dp, acc, part, delta, shared, tile, rank, work, thread)
+            sum_with_other(dp, acc, part, more, delta, shared, tile, rank, work, thread)
         else:
             sum_alone(dp, acc, part, delta, shared, tile, rank, work, thread)
         image, kv_head, first = tiles.locate(shared.tile, work)
