@@ -10,8 +10,7 @@ from ..._wgmma import ALIGNMENT, BARRIERS, COLUMNS
 from ..flash_wgmma.workspace import columns_of
 
 THREADS = 384
-PIECE = 32           # queries of what is added to dq at once, of 64 columns
-PIECE_BYTES = 4 * PIECE * COLUMNS
+PIECE = 32  # queries of a tile of the workspace
 KEYS = 128, 112, 96, 80, 64  # of a block
 
 
@@ -33,15 +32,16 @@ class Shape:
 
 class Layout(NamedTuple):
     """Shared memory, bytes from where it begins: k; v; columns of the other block's k; the rings of q and of do; the buffers of
-    probabilities; ds; that of the other block; the pieces of dq; lse and delta of the stages of q; the barriers."""
+    probabilities; of what they lost when they were rounded, which may be that of ds; ds; that of the other block; lse and delta of the stages
+    of q; the barriers."""
     v: int
     other_k: int
     q: int
     do: int
     p: int
+    rest: int
     ds: int
     other_ds: int
-    dq: int
     stats: int
     barriers: int
 
@@ -124,31 +124,31 @@ class Config:
 
     @property
     def stages(self):
-        """(stages of q, of do, buffers of probabilities, pieces of dq); None where there is no memory for the least. What is left goes to do
-        first, whose stage two warpgroups wait for."""
+        """(stages of q, of do, buffers of probabilities, of what they lost, which is that of ds if there is none); None where there is no
+        memory for the least. What is left goes to the latter first, since the warpgroup of the probabilities waits for ds otherwise."""
         q, do = self.passing
         left = SHARED_LIMIT - ALIGNMENT - BARRIERS - (sum(self.boxes) + 1 + self.exchanged) * self.box - 2 * (q + self.stats)
-        counts = [1, 1, 3]
-        left -= do + self.box + 3 * PIECE_BYTES
+        counts = [1, 1, 0]
+        left -= do + self.box
         if left < 0:
             return None
-        for k, nbytes in ((0, do), (1, self.box), (2, PIECE_BYTES)):
+        for k, nbytes in ((2, self.box), (1, self.box), (0, do)):
             if left >= nbytes:
                 left, counts[k] = left - nbytes, counts[k] + 1
         return 2, *counts
 
     @property
     def layout(self):
-        of_q, of_do, of_p, of_dq = self.stages
+        of_q, of_do, of_p, of_rest = self.stages
         pair, other_k = self.shape.blocks > 1, sum(self.boxes) * self.box
         q = other_k + pair * self.dq_boxes * self.box
         do = q + of_q * self.passing[0]
         p = do + of_do * self.passing[1]
-        ds = p + of_p * self.box
+        rest = p + of_p * self.box
+        ds = rest + of_rest * self.box
         other_ds = ds + self.box
-        dq = other_ds + pair * self.box
-        stats = dq + of_dq * PIECE_BYTES
-        return Layout(self.boxes[0] * self.box, other_k, q, do, p, ds, other_ds, dq, stats, stats + of_q * self.stats)
+        stats = other_ds + pair * self.box
+        return Layout(self.boxes[0] * self.box, other_k, q, do, p, rest, ds, other_ds, stats, stats + of_q * self.stats)
 
     @property
     def shared(self):

@@ -2,13 +2,14 @@
 import functools
 from typing import NamedTuple
 
-from ....device import cuda, device_function, f32, i32, jit, u16, u32
-from ....device.atomic import fetch_add_u32
+from ....device import cuda, device_function, f32, i32, i64, jit, u16, u32
+from ....device.atomic import add4_f32, fetch_add_u32
 from ....device.barrier import barrier_sync
 from ....device.cluster import cluster_arrive, cluster_arrive_relaxed, cluster_rank, cluster_wait, copy_async, remote_address, store_remote_u32
 from ....device.convert import element
 from ....device.fastmath import ex2, fma
 from ....device.groups import make_word_writer
+from ....device.index import divide_remainder, divisor
 from ....device.ldmatrix import ldmatrix_x4_trans
 from ....device.mbarrier import fence_async_shared, fence_mbarrier_init, mbarrier_free_remote
 from ....device.pipeline import Barriers, PipelineState
@@ -16,7 +17,7 @@ from ....device.registers import make_register_claim, make_register_release
 from ....device.stmatrix import stmatrix_x4_trans
 from ....device.tma import prefetch_tensor_map, tensor_map_address
 from ....device.unroll import unrolled
-from ....device.vec import advance, as_u32, load_shared_4u32, load_shared_f32, shared_address, store_shared_4f32
+from ....device.vec import advance, as_u32, load_shared_4u32, load_shared_f32, shared_address, store4
 from ....device.warp import elect, uniform
 from ....device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
 from ....engine.hopper import ROW
@@ -24,9 +25,9 @@ from ..._modifiers import make_apply_mask
 from ..._parameters import Sequences
 from ..._scores import LOG2E, make_terms
 from ..._wgmma import ALIGNMENT, COLUMNS
-from ..flash_wgmma.parameters import Added, Work
-from ..flash_wgmma.tiles import make_tiles
-from .config import PIECE_BYTES, THREADS
+from ..flash_wgmma.parameters import Work
+from ..flash_wgmma.tiles import make_ranges, make_tiles
+from .config import PIECE, THREADS
 from .producer import make_boxes, make_pipes, make_producers
 
 
@@ -49,8 +50,8 @@ class Shared(NamedTuple):
     given: Barriers
     taken: Barriers
     empty: Barriers
-    full: Barriers
-    free: Barriers
+    turn: Barriers
+    added: Barriers
     tile: u32
 
 
@@ -66,13 +67,15 @@ class Thread(NamedTuple):
 def kernel(config, down):
     """dk and dv of a tile of keys of one head of k and v per block, and its part of dq."""
     kind, s, at, tiles, pipes = config.kind, config.shape, config.layout, make_tiles(config, down), make_pipes(config)
-    kv_pipe, q_pipe, do_pipe, p_pipe, rest_pipe, given_pipe, taken_pipe, empty_pipe, full_pipe, free_pipe = pipes
+    kv_pipe, q_pipe, do_pipe, p_pipe, rest_pipe, given_pipe, taken_pipe, empty_pipe, turn_pipe, added_pipe = pipes
     terms, HEIGHT, WIDTH, SCORES, WORDS = make_terms(kind), s.own, s.width, s.own // 2, s.own // 4
     PAIR, OTHER_K_AT, OTHER_DS_AT, LAST, boxes_of = s.blocks > 1, at.other_k, at.other_ds, config.dq_boxes - 1, make_boxes(config)
     (Q_BOXES, V_BOXES), BOX, PASSING_BOX, (Q_BYTES, DO_BYTES), STATS = config.boxes, config.box, s.width * ROW, config.passing, config.stats
-    V_AT, Q_AT, DO_AT, P_AT, DS_AT, DQ_AT, STATS_AT = at.v, at.q, at.do, at.p, at.ds, at.dq, at.stats
-    apply_mask, of_dtype, BLOCKS, SLOTS = make_apply_mask(HEIGHT, config.left, config.right), element(kind.dtype), config.dq_blocks, config.stages[3]
+    V_AT, Q_AT, DO_AT, P_AT, REST_AT, DS_AT, STATS_AT = at.v, at.q, at.do, at.p, at.rest, at.ds, at.stats
+    apply_mask, of_dtype, BLOCKS, REST_IS_DS = make_apply_mask(HEIGHT, config.left, config.right), element(kind.dtype), config.dq_blocks, config.stages[3] == 0
     both, apart = of_dtype.pack, of_dtype.unpack
+
+    BY_PIECE, BY_HEIGHT, LINE, (_, key_tiles), DOWN = divisor(PIECE), divisor(s.height), BLOCKS * 16 * PIECE, make_ranges(kind, s.height, s.width), down
 
     # ---- products: queries, or columns of the gradients, are rows
 
@@ -212,7 +215,7 @@ def kernel(config, down):
                 p_pipe.producer_acquire(shared.p, p_state)
                 p_at = shared.base + P_AT + p_state.stage * BOX
                 rest_pipe.producer_acquire(shared.rest, rest_state)
-                store_parts(x, p_at, shared.base + DS_AT, thread)
+                store_parts(x, p_at, shared.base + REST_AT, thread)
                 fence_async_shared()
                 barrier_sync(1, 128)
                 if thread.lane == 0:
@@ -253,19 +256,35 @@ def kernel(config, down):
                 dp[k], dp[k + 1] = (low + of_low) * (dp[k] - d), (high + of_high) * (dp[k + 1] - d)
 
     @device_function
-    def add_piece(acc, box, half, own, slot, shared, thread):
-        """32 queries of a box of columns to the thread that adds them; gives the next stage."""
-        free_pipe.consumer_wait(shared.free, slot)
+    def add_box(acc, box, to, stored, thread):
+        """What a box of columns has for dq, 16 bytes of a thread's registers at a time."""
         if 4 * box + thread.warp < BLOCKS:
-            to = shared.base + DQ_AT + slot.stage * PIECE_BYTES + u32(thread.warp * 2048 + thread.lane * 16)
-            for j in range(4):
-                k = 4 * (4 * half + j)
-                store_shared_4f32(to + u32(512 * j), acc[k], acc[k + 1], acc[k + 2], acc[k + 3])
-        fence_async_shared()
+            at = advance(to, box * 2048)
+            for j in range(WIDTH // 8):
+                own = advance(at, (j >> 2) * LINE + (j & 3) * 128)
+                if stored:
+                    store4(own, 0, (acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]))
+                else:
+                    add4_f32(own, acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3])
+
+    @device_function
+    def place_in_dq(row, member, tile, work, dq, thread):
+        """Where what a thread has of a tile's part of dq is added; and whether it is the first to be added, which is stored."""
+        n, _ = divide_remainder(row, BY_PIECE)
+        n = (tile.sequence * work.heads.all + tile.head + member) * work.sizes.tiles + n
+        mine, _ = divide_remainder(tile.key, BY_HEIGHT)
+        low, high = key_tiles(row, tile.rows, tile.keys, work.bounds)
+        return advance(dq, n * i64(LINE) + (thread.warp * 512 + thread.lane * 4)), mine == (low if DOWN else high)
+
+    @device_function
+    def wait_for_turn(step, shared):
+        turn_pipe.consumer_wait(shared.turn, PipelineState(step & 1, step >> 1 & 1))
+
+    @device_function
+    def tell_added(step, shared, thread):
         cuda.syncwarp()
         if thread.lane == 0:
-            full_pipe.producer_commit(shared.full, PipelineState(own * SLOTS + slot.stage, u32(0)))
-        return free_pipe.next(slot)
+            added_pipe.producer_commit(shared.added, PipelineState(step & 1, u32(0)))
 
     @device_function
     def start_dq(acc, box, shared):
@@ -304,7 +323,8 @@ def kernel(config, down):
         if PAIR:
             taken_pipe.consumer_wait(shared.taken, PipelineState(u32(0), step & 1))
         cuda.syncwarp()
-        rest_pipe.consumer_release(shared.rest, rest_pipe.consumer_start(), thread.lane)
+        if REST_IS_DS:
+            rest_pipe.consumer_release(shared.rest, rest_pipe.consumer_start(), thread.lane)
         if PAIR and thread.lane == 0:
             mbarrier_free_remote(shared.empty.full, u32(1 - rank))
 
@@ -328,53 +348,51 @@ def kernel(config, down):
         p_pipe.consumer_wait(shared.p, p_state)
         if not PAIR:
             scores_done(dp)
-        dscores(dp, delta, shared.base + P_AT + p_state.stage * BOX, shared.base + DS_AT, thread)
+        dscores(dp, delta, shared.base + P_AT + p_state.stage * BOX, shared.base + REST_AT, thread)
         cuda.syncwarp()
         do_pipe.consumer_release(shared.do, do_pipe.state_at(step), thread.lane)
         p_pipe.consumer_release(shared.p, p_state, thread.lane)
-        barrier_sync(2, 128)  # all warps have read what is where ds will be
+        if not REST_IS_DS:
+            rest_pipe.consumer_release(shared.rest, rest_pipe.consumer_start(), thread.lane)
+        barrier_sync(2, 128)  # all warps have multiplied the former ds, or read what is there
         store_tile(dp, 0, f32(1), shared.base + DS_AT, thread)
         fence_async_shared()
         barrier_sync(2, 128)
 
     @device_function
-    def add_box(part, box, step, slot, shared, thread):
-        """What a box of columns has for dq."""
-        slot = add_piece(part, box, 0, step & 1, slot, shared, thread)
-        return add_piece(part, box, 1, step & 1, slot, shared, thread)
-
-    @device_function
-    def sum_alone(dp, acc, part, delta, shared, tile, rank, work, thread):
+    def sum_alone(dp, acc, part, delta, dq, shared, tile, rank, work, thread):
         """The steps of a block alone."""
-        slot, step, row, member = free_pipe.producer_start(), u32(0), tile.begin, 0
+        step, row, member = u32(0), tile.begin, 0
         while tiles.is_left(row, tile) and member < work.heads.group:
             wait_for_do(step, shared)
             start_dp(dp, step, shared)
             publish_ds(dp, delta, step, shared, thread)
             q_state = q_pipe.state_at(step)
+            to, stored = place_in_dq(row, member, tile, work, dq, thread)
+            wait_for_turn(step, shared)
             start_dq(part, 0, shared)
             start_dk(acc, q_state, shared)
             dq_first(part)
-            slot = add_box(part, 0, step, slot, shared, thread)
+            add_box(part, 0, to, stored, thread)
             for b in range(1, Q_BOXES):
                 start_dq(part, b, shared)
                 if b == 1:
                     dk_done(acc)
                 dq_done(part)
-                slot = add_box(part, b, step, slot, shared, thread)
+                add_box(part, b, to, stored, thread)
             if Q_BOXES == 1:
                 dk_done(acc)
-            cuda.syncwarp()
+            tell_added(step, shared, thread)
             q_pipe.consumer_release(shared.q, q_state, thread.lane)
             release_ds(step, rank, shared, thread)
             step = step + 1
             row, member = tiles.next(row, member, tile, shared.tile, work)
 
     @device_function
-    def sum_with_other(dp, acc, part, more, delta, shared, tile, rank, work, thread):
+    def sum_with_other(dp, acc, part, more, delta, dq, shared, tile, rank, work, thread):
         """The steps of one of two blocks: while ds is exchanged dk, and what this block's keys have for dq, are multiplied, and dp of the next
         step while the last columns of dq leave. Of an odd number of boxes of columns the second block multiplies its last one twice."""
-        slot, step, row, member = free_pipe.producer_start(), u32(0), tile.begin, 0
+        step, row, member = u32(0), tile.begin, 0
         first, boxes = boxes_of(rank)
         last = boxes - 1
         if tiles.is_left(row, tile):
@@ -389,21 +407,21 @@ def kernel(config, down):
                 if LAST == 1:
                     start_dq(more, first + last, shared)
                 start_dk(acc, q_state, shared)
+                to, stored = place_in_dq(row, member, tile, work, dq, thread)
                 wait_for_other(step, rank, shared, thread)
+                wait_for_turn(step, shared)
                 finish_dq(part, 0, shared)
                 if LAST == 1:
                     finish_dq(more, last, shared)
                     dk_first(acc)
                     dq_first(part)
-                    cuda.syncwarp()
-                    q_pipe.consumer_release(shared.q, q_state, thread.lane)
-                    slot = add_box(part, first, step, slot, shared, thread)
+                    add_box(part, first, to, stored, thread)
                     dq_done(more)
                 else:
                     dk_done(acc)
                     dq_done(part)
-                    cuda.syncwarp()
-                    q_pipe.consumer_release(shared.q, q_state, thread.lane)
+                cuda.syncwarp()
+                q_pipe.consumer_release(shared.q, q_state, thread.lane)
                 release_ds(step, rank, shared, thread)
                 row, member = tiles.next(row, member, tile, shared.tile, work)
                 if not (tiles.is_left(row, tile) and member < work.heads.group):
@@ -411,14 +429,16 @@ def kernel(config, down):
                 wait_for_do(step + 1, shared)
                 start_dp(dp, step + 1, shared)
                 if LAST < boxes:
-                    slot = add_box(more if LAST == 1 else part, first + LAST, step, slot, shared, thread)
+                    add_box(more if LAST == 1 else part, first + LAST, to, stored, thread)
+                tell_added(step, shared, thread)
                 scores_done(dp)
                 step = step + 1
             if LAST < boxes:
-                add_box(more if LAST == 1 else part, first + LAST, step, slot, shared, thread)
+                add_box(more if LAST == 1 else part, first + LAST, to, stored, thread)
+            tell_added(step, shared, thread)
 
     @device_function
-    def sum_dk(dk, strides, shared, tile, rank, scale, work, thread):
+    def sum_dk(dk, strides, dq, shared, tile, rank, scale, work, thread):
         dp, acc, delta = cuda.local.array(SCORES, f32), cuda.local.array(DK, f32), cuda.local.array(2, f32)
         part, more = cuda.local.array(DQ, f32), cuda.local.array(DQ, f32)
         for c in range(DK):
@@ -428,9 +448,9 @@ def kernel(config, down):
             kv_pipe.consumer_wait(shared.kv, kv_state)
             kv_pipe.consumer_wait(shared.kv, kv_pipe.next(kv_state))
         if PAIR:
-            sum_with_other(dp, acc, part, more, delta, shared, tile, rank, work, thread)
+            sum_with_other(dp, acc, part, more, delta, dq, shared, tile, rank, work, thread)
         else:
-            sum_alone(dp, acc, part, delta, shared, tile, rank, work, thread)
+            sum_alone(dp, acc, part, delta, dq, shared, tile, rank, work, thread)
         image, kv_head, first = tiles.locate(shared.tile, work)
         out = advance(dk, image * strides.batch + kv_head * strides.head)
         barrier_sync(2, 128)
@@ -440,7 +460,7 @@ def kernel(config, down):
 
     producers, BARS, SIZES = make_producers(config, down), at.barriers, [pipe.bytes for pipe in pipes]
     release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), config.registers))
-    (Q_BARS, DO_BARS, P_BARS, REST_BARS, GIVEN_BARS, TAKEN_BARS, EMPTY_BARS, FULL_BARS, FREE_BARS, TILE) = (
+    (Q_BARS, DO_BARS, P_BARS, REST_BARS, GIVEN_BARS, TAKEN_BARS, EMPTY_BARS, TURN_BARS, ADDED_BARS, TILE) = (
         BARS + sum(SIZES[:n]) for n in range(1, 11))
 
     @device_function
@@ -460,8 +480,8 @@ def kernel(config, down):
         base = (shared_address(memory, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
         shared = Shared(base, kv_pipe.barriers(base + BARS), q_pipe.barriers(base + Q_BARS), do_pipe.barriers(base + DO_BARS),
                         p_pipe.barriers(base + P_BARS), rest_pipe.barriers(base + REST_BARS), given_pipe.barriers(base + GIVEN_BARS),
-                        taken_pipe.barriers(base + TAKEN_BARS), empty_pipe.barriers(base + EMPTY_BARS), full_pipe.barriers(base + FULL_BARS),
-                        free_pipe.barriers(base + FREE_BARS), base + TILE)
+                        taken_pipe.barriers(base + TAKEN_BARS), empty_pipe.barriers(base + EMPTY_BARS), turn_pipe.barriers(base + TURN_BARS),
+                        added_pipe.barriers(base + ADDED_BARS), base + TILE)
         work = Work(sizes, heads, order, Sequences(i32(0), i32(0), i32(0), i32(0)), bounds, i32(0))
         tid = cuda.threadIdx.x
         if tid == 0:
@@ -477,8 +497,8 @@ def kernel(config, down):
             given_pipe.init(shared.given)
             taken_pipe.init(shared.taken)
             empty_pipe.init(shared.empty)
-            full_pipe.init(shared.full)
-            free_pipe.init(shared.free)
+            turn_pipe.init(shared.turn)
+            added_pipe.init(shared.added)
             fence_mbarrier_init()
         rank = i32(0)
         if PAIR:
@@ -499,7 +519,7 @@ def kernel(config, down):
                     producers.load(maps, shared, tiles.read(shared.tile, work), rank, stats, work)
             elif tid < 96:
                 if elect():
-                    producers.add_to_dq(shared, tiles.read(shared.tile, work), rank, Added(dq, counts), work, u32((tid >> 5) - 1))
+                    producers.take_turns(shared, tiles.read(shared.tile, work), rank, counts, work, u32((tid >> 5) - 1))
         else:
             claim_registers()
             number = tid & 127
@@ -508,7 +528,7 @@ def kernel(config, down):
             if role == 1:
                 sum_dv(dv, dv_strides, shared, tile, rank, scale, work, thread)
             else:
-                sum_dk(dk, dk_strides, shared, tile, rank, scale, work, thread)
+                sum_dk(dk, dk_strides, dq, shared, tile, rank, scale, work, thread)
         if PAIR:  # no block ends while the other may reach for its memory
             cluster_arrive()
             cluster_wait()

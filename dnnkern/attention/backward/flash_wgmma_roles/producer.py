@@ -1,19 +1,18 @@
-"""The producers' warpgroup of `flash_wgmma_roles`: a thread that loads, and two that add to dq."""
+"""The producers' warpgroup of `flash_wgmma_roles`: a thread that loads, and two that take turns in adding to dq."""
 import functools
 from typing import Callable, NamedTuple
 
 from ....device import device_function, i64, u32
 from ....device.grid import add_released
 from ....device.index import divide_remainder, divisor
-from ....device.mbarrier import fence_async_global
 from ....device.pipeline import Pipeline, PipelineState, make_pipeline
-from ....device.tma import bulk_commit, bulk_load, bulk_reduce_add_f32, bulk_store, make_bulk_wait, make_bulk_wait_read, make_tma_load, tma_load_4d
+from ....device.tma import bulk_load, make_tma_load, tma_load_4d
 from ....device.vec import address, advance
 from ....engine.hopper import ROW
 from ..._wgmma import COLUMNS
 from ..flash_wgmma.producer import make_turns
 from ..flash_wgmma.tiles import make_tiles
-from .config import PIECE, PIECE_BYTES
+from .config import PIECE
 
 WARPS = 8  # that multiply
 
@@ -28,13 +27,12 @@ class Pipes(NamedTuple):
     p
         Probabilities, from one warpgroup to the other. Both release them.
     rest
-        What probabilities lost when they were rounded, from one warpgroup to the other, where ds will be: that warpgroup says when ds has been
-        multiplied.
+        What probabilities lost when they were rounded, from one warpgroup to the other. Where ds will be there, that warpgroup says when ds has
+        been multiplied.
     given, taken, empty
         ds from the other block, whose barrier the copy completes; that the other one has got this block's; that it has multiplied it.
-    full, free
-        Pieces of dq. Threads take those of every other step and wait for a stage's barrier of their own: one that has not come to its piece
-        yet must not take another's for it. Any of them frees a stage.
+    turn, added
+        That it is a block's turn to add to a tile of dq, and that it has. Two threads take every other step: each has stages of its own.
     """
     kv: Pipeline
     q: Pipeline
@@ -44,21 +42,21 @@ class Pipes(NamedTuple):
     given: Pipeline
     taken: Pipeline
     empty: Pipeline
-    full: Pipeline
-    free: Pipeline
+    turn: Pipeline
+    added: Pipeline
 
 
 @functools.cache
 def make_pipes(config) -> Pipes:
     """Of a configuration."""
-    of_q, of_do, of_p, of_dq = config.stages
+    of_q, of_do, of_p, _ = config.stages
     blocks = config.shape.blocks
     return Pipes(kv=make_pipeline(2, consumers=0), q=make_pipeline(of_q, consumers=WARPS, cluster=blocks),
                  do=make_pipeline(of_do, consumers=WARPS, cluster=blocks),
                  p=make_pipeline(of_p, consumers=WARPS, producers=WARPS // 2),
                  rest=make_pipeline(1, consumers=WARPS // 2), given=make_pipeline(1, consumers=0), taken=make_pipeline(1, consumers=0),
                  empty=make_pipeline(1, consumers=0, producers=WARPS // 2),
-                 full=make_pipeline(2 * of_dq, consumers=0, producers=WARPS // 2), free=make_pipeline(of_dq, consumers=0))
+                 turn=make_pipeline(2, consumers=0), added=make_pipeline(2, consumers=0, producers=WARPS // 2))
 
 
 @functools.cache
@@ -77,20 +75,20 @@ class Producers(NamedTuple):
 
     load(maps, shared, tile, rank, stats, work)
         k and v, and q, do, lse and delta of each step. Of two blocks each loads every other box of q and do, for both.
-    add_to_dq(shared, tile, rank, added, work, own)
-        Adds the part of dq of every other step, from number `own` on.
+    take_turns(shared, tile, rank, counts, work, own)
+        Waits for the turn to add to a tile of dq, and says that it has been added, of every other step, from number `own` on.
     """
     load: Callable
-    add_to_dq: Callable
+    take_turns: Callable
 
 
 @functools.cache
 def make_producers(config, down) -> Producers:
     """Of a configuration, from the last keys to the first or `down` the other way round."""
     s, at, tiles, pipes = config.shape, config.layout, make_tiles(config, down), make_pipes(config)
-    kv_pipe, q_pipe, do_pipe, full_pipe, free_pipe = pipes.kv, pipes.q, pipes.do, pipes.full, pipes.free
+    kv_pipe, q_pipe, do_pipe, turn_pipe, added_pipe = pipes.kv, pipes.q, pipes.do, pipes.turn, pipes.added
     (Q_BOXES, V_BOXES), BOX, PASSING_BOX, STATS = config.boxes, config.box, s.width * ROW, config.stats
-    V_AT, Q_AT, DO_AT, DQ_AT, STATS_AT, (Q_BYTES, DO_BYTES) = at.v, at.q, at.do, at.dq, at.stats, config.passing
+    V_AT, Q_AT, DO_AT, STATS_AT, (Q_BYTES, DO_BYTES) = at.v, at.q, at.do, at.stats, config.passing
     OTHER_K_AT, PAIR, OWN, load_for_both, boxes_of = at.other_k, s.blocks > 1, s.own, make_tma_load(4, multicast=True), make_boxes(config)
 
     @device_function
@@ -136,52 +134,23 @@ def make_producers(config, down) -> Producers:
             q_state, do_state = q_pipe.next(q_state), do_pipe.next(do_state)
             row, member = tiles.next(row, member, tile, shared.tile, work)
 
-    BY_PIECE, BY_HEIGHT, ORDERED, wait_for_turn = divisor(PIECE), divisor(s.height), config.ordered, make_turns(config, down)
-    BLOCKS, SLOTS, LINE = config.dq_blocks, config.stages[3], config.dq_blocks * 16 * PIECE
-    source_free, former_free, drained = make_bulk_wait_read(0), make_bulk_wait_read(1), make_bulk_wait(0)
+    BY_PIECE, BY_HEIGHT, wait_for_turn = divisor(PIECE), divisor(s.height), make_turns(config, down)
 
     @device_function
-    def add_to_dq(shared, tile, rank, added, work, own):
-        first_box, boxes = boxes_of(rank)
-        pieces = 2 * boxes
+    def take_turns(shared, tile, rank, counts, work, own):
         mine, _ = divide_remainder(tile.key, BY_HEIGHT)
         first = (tile.sequence * work.heads.all + tile.head) * work.sizes.tiles  # of all tiles of dq the first one of these heads'
-        step, slot, former, phases, row, member = u32(0), u32(0), u32(0), u32(0), tile.begin, 0
+        step, row, member = u32(0), tile.begin, 0
         while tiles.is_left(row, tile) and member < work.heads.group:
             if step & 1 == own:
                 n, _ = divide_remainder(row, BY_PIECE)
-                n = first + member * work.sizes.tiles + n
-                stored = False
-                for piece in range(pieces):
-                    box, half = first_box + (piece >> 1), piece & 1
-                    full_pipe.consumer_wait(shared.full, PipelineState(own * SLOTS + slot, phases >> slot & 1))
-                    phases = phases ^ u32(1) << slot
-                    if ORDERED and piece == 0:
-                        stored = not wait_for_turn(advance(added.counts, i64(n + rank)), row, tile, mine, work)
-                    to, source = address(added.dq, (n + half) * i64(LINE) + box * (PIECE_BYTES // 4)), shared.base + DQ_AT + slot * PIECE_BYTES
-                    nbytes = u32(min(BLOCKS - 4 * box, 4) * (PIECE_BYTES // 4))
-                    if stored:
-                        bulk_store(to, source, nbytes)
-                    else:
-                        bulk_reduce_add_f32(to, source, nbytes)
-                    bulk_commit()
-                    if piece > 0:
-                        former_free()
-                        free_pipe.producer_commit(shared.free, PipelineState(former, u32(0)))
-                    former, slot = slot, slot + 1
-                    if slot == SLOTS:
-                        slot = u32(0)
-                source_free()
-                free_pipe.producer_commit(shared.free, PipelineState(former, u32(0)))
-                if ORDERED:
-                    drained()
-                    fence_async_global()
-                    add_released(advance(added.counts, i64(n + rank)), 1)
-                    if not PAIR:
-                        add_released(advance(added.counts, i64(n + 1)), 1)
-            else:
-                slot = (slot + u32(pieces)) % SLOTS
+                count, state = advance(counts, i64(first + member * work.sizes.tiles + n + rank)), PipelineState(own, step >> 1 & 1)
+                wait_for_turn(count, row, tile, mine, work)
+                turn_pipe.producer_commit(shared.turn, state)
+                added_pipe.consumer_wait(shared.added, state)
+                add_released(count, 1)
+                if not PAIR:
+                    add_released(advance(count, i64(1)), 1)
             step = step + 1
             row, member = tiles.next(row, member, tile, shared.tile, work)
-        drained()
-    return Producers(load, add_to_dq)
+    return Producers(load, take_turns)
