@@ -25,6 +25,8 @@
 
 `kernel` has the steps of the consumers, `producer` the other warpgroup, `tiles` the order; `preprocess` and `dq` are the launches around.
 """
+from dataclasses import replace
+
 from ....device.convert import element
 from ....device.index import ceil_div
 from ....dispatch import Algorithm, Note
@@ -81,6 +83,8 @@ def configs(problem, device, ordered=True, choices=CHOICES):
             try:
                 found.append(Config(kind_of(p), p.d, p.dv, shape, ordered, p.left >= 0, p.right >= 0, adjusted, pairs, staged,
                                     is_by_head(p), only))
+                if ordered and p.dtype != "float32" and has_long_blocks(p, found[-1], device):
+                    found.append(replace(found[-1], dq_buffers=2))
             except ValueError:
                 continue
         if found:

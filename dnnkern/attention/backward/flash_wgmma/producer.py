@@ -7,7 +7,7 @@ from ....device import device_function, i64, u32
 from ....device.grid import add_released, load_acquired
 from ....device.index import ceil_div, divide_remainder, divisor
 from ....device.mbarrier import fence_async_global
-from ....device.pipeline import Pipeline, make_pipeline
+from ....device.pipeline import Pipeline, PipelineState, make_pipeline
 from ....device.tma import bulk_commit, bulk_load, bulk_reduce_add_f32, bulk_store, make_bulk_wait, make_bulk_wait_read, tma_load_4d
 from ....device.vec import address, advance
 from ....engine.document_blocks import make_is_tile_there
@@ -24,7 +24,8 @@ class Pipes(NamedTuple):
     q
         Stages of q, do, lse and delta, which every warp releases.
     dq, dq_free
-        The part of dq, of which two threads take every other one: so there are two full barriers, and one that either thread arrives at.
+        The part of dq, of which two threads take every other one: so there are two full barriers, and one that either thread arrives at, or
+        one for each of two buffers.
     do
         do where it has one stage of its own.
     bias
@@ -43,7 +44,7 @@ def make_pipes(config) -> Pipes:
     """Of a configuration."""
     warps = 4 * config.shape.groups
     return Pipes(kv=make_pipeline(1, consumers=0), q=make_pipeline(config.stages, consumers=warps),
-                 dq=make_pipeline(2, consumers=0, producers=warps), dq_free=make_pipeline(1, consumers=0),
+                 dq=make_pipeline(2, consumers=0, producers=warps), dq_free=make_pipeline(config.dq_buffers, consumers=0),
                  do=make_pipeline(1, consumers=warps), bias=make_pipeline(2, consumers=warps))
 
 
@@ -169,7 +170,7 @@ def make_producers(config, down) -> Producers:
     # ---- dq
 
     BY_WIDTH, BY_HEIGHT, ORDERED, wait_for_turn = divisor(WIDTH), divisor(HEIGHT), config.ordered, make_turns(config, down)
-    DQ_AT, DQ_BYTES = at.dq, config.dq
+    DQ_AT, DQ_BYTES, TWICE = at.dq, config.dq, config.dq_buffers == 2
     source_free, drained = make_bulk_wait_read(0), make_bulk_wait(0)
 
     @device_function
@@ -179,6 +180,9 @@ def make_producers(config, down) -> Producers:
         first, _ = divide_remainder(tile.first_padded, BY_WIDTH)
         first = (image * work.heads.all + tile.head) * work.sizes.tiles + first  # of all tiles of queries the first one of these heads'
         step, source, row, member = u32(0), shared.base + DQ_AT, tile.begin, 0
+        free = PipelineState(own if TWICE else u32(0), u32(0))
+        if TWICE:
+            source = source + own * DQ_BYTES
         while tiles.is_left(row, tile) and member < work.heads.group:
             if step & 1 == own:
                 n, _ = divide_remainder(row, BY_WIDTH)
@@ -191,7 +195,7 @@ def make_producers(config, down) -> Producers:
                     bulk_reduce_add_f32(to, source, DQ_BYTES)
                 bulk_commit()
                 source_free()
-                dq_free_pipe.producer_commit(shared.dq_free, dq_free_pipe.producer_start())
+                dq_free_pipe.producer_commit(shared.dq_free, free)
                 if ORDERED:
                     drained()
                     fence_async_global()
