@@ -108,8 +108,9 @@ def make_producers(config, down) -> Producers:
     @device_function
     def load(maps, shared, tile, rank, stats, work):
         base, image, kv_state, own_key = shared.base, tile.sequence, kv_pipe.producer_start(), tile.key + rank * OWN
-        bar = kv_pipe.producer_expect(shared.kv, kv_state, u32(Q_BOXES * BOX))
-        load_boxes(base, Q_BOXES, maps.k, bar, own_key, tile.kv_head, image)
+        if tiles.is_left(tile.begin, tile):  # where no query attends to the keys nobody would wait for them
+            bar = kv_pipe.producer_expect(shared.kv, kv_state, u32(Q_BOXES * BOX))
+            load_boxes(base, Q_BOXES, maps.k, bar, own_key, tile.kv_head, image)
         kv_state = kv_pipe.next(kv_state)
         q_state, do_state, row, member = q_pipe.producer_start(), do_pipe.producer_start(), tile.begin, 0
         while tiles.is_left(row, tile) and member < work.heads.group:
