@@ -9,7 +9,7 @@ from dnnkern.device import SIMULATED, cluster, cuda, f32, i32, i64, u32
 from dnnkern.device.cluster import (cluster_arrive, cluster_arrive_relaxed, cluster_rank, cluster_size, cluster_sync, cluster_wait,
                                     remote_address)
 from dnnkern.device.mbarrier import (fence_async_shared, fence_mbarrier_init, mbarrier_arrive_expect, mbarrier_free_remote, mbarrier_init,
-                                    mbarrier_wait)
+                                     mbarrier_wait)
 from dnnkern.device.vec import load_shared_f32, shared_address
 
 pytestmark = needs(9)

@@ -19,7 +19,6 @@ add_f32, add_f64 = _add("float32"), _add("float64")
 """``(pointer to global memory, value)``: the element grows by the value, in one step."""
 
 
-
 def _add_four(p, *values):
     for k, value in enumerate(values):
         cuda.atomic.add(p, k, value)

@@ -70,7 +70,8 @@ def make_turns(config, down):
     """Device function ``wait_for_turn(count, row, tile, mine, work)``: wait until the tiles of keys whose turn is before that of number
     `mine` have been added to a tile of queries; whether there are any."""
     kind, HEIGHT, WIDTH, DOWN = config.kind, config.shape.height, config.shape.width, down
-    (_, key_tiles), SKIPS, is_there = make_ranges(kind, HEIGHT, WIDTH), kind.documents >= 0, make_is_tile_there(kind.documents, WIDTH, HEIGHT)
+    (_, key_tiles), SKIPS = make_ranges(kind, HEIGHT, WIDTH), kind.documents >= 0
+    is_there = make_is_tile_there(kind.documents, WIDTH, HEIGHT)
 
     @device_function
     def wait_for_turn(count, row, tile, mine, work):

@@ -101,8 +101,8 @@ def build(problem, device, config):
                  Argument("uint32*", "workspace", space.counts), Argument("uint32*", "workspace", space.ticket),
                  Argument(Sizes, (p.rows, p.keys, space.rows, space.tiles, p.batch)), order_argument(p, config, device),
                  Argument(Heads, (p.group, p.heads)), Argument("int32x2", p.bounds), Argument("float32", softmax_scale(p)))
-    main = Launch(kernel(config, goes_down(p, config, device)), (p.images * p.kv_heads * tiles * s.blocks, 1, 1), (THREADS, 1, 1), arguments,
-                  shared=config.shared, cluster=(s.blocks, 1, 1))
+    main = Launch(kernel(config, goes_down(p, config, device)), (p.images * p.kv_heads * tiles * s.blocks, 1, 1), (THREADS, 1, 1),
+                  arguments, shared=config.shared, cluster=(s.blocks, 1, 1))
     return (preprocess_launch(p, space), main, dq_launch(p, space),
             *dsink_launches(p, RowStats(0, space.rows, space.width, space.bytes)))
 

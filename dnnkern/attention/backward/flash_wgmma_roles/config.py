@@ -32,8 +32,8 @@ class Shape:
 
 class Layout(NamedTuple):
     """Shared memory, bytes from where it begins: k; v; columns of the other block's k; the rings of q and of do; the buffers of
-    probabilities; of what they lost when they were rounded, which may be that of ds; ds; that of the other block; lse and delta of the stages
-    of q; the barriers."""
+    probabilities; of what they lost when they were rounded, which may be that of ds; ds; that of the other block; lse and delta of the
+    stages of q; the barriers."""
     v: int
     other_k: int
     q: int
@@ -68,7 +68,7 @@ class Config:
         if self.live > other:
             raise ValueError(f"tile {self.shape} of heads of {self.d} and {self.e}: a thread needs {self.live} registers, it has {other}")
         if self.stages is None:
-            raise ValueError(f"tile {self.shape} of heads of {self.d} and {self.e}: it takes more than {SHARED_LIMIT} bytes of shared memory")
+            raise ValueError(f"tile {self.shape} of heads of {self.d} and {self.e} takes more than {SHARED_LIMIT} bytes of shared memory")
 
     @property
     def registers(self):

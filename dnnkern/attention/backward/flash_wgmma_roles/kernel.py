@@ -1,66 +1,31 @@
 """The kernel of `flash_wgmma_roles`: the steps of its two warpgroups that multiply."""
 import functools
-from typing import NamedTuple
 
-from ....device import cuda, device_function, f32, i32, i64, jit, u16, u32
+from ....device import cuda, device_function, f32, i32, i64, jit, u32
 from ....device.atomic import add4_f32, fetch_add_u32
 from ....device.barrier import barrier_sync
-from ....device.cluster import cluster_arrive, cluster_arrive_relaxed, cluster_rank, cluster_wait, copy_async, remote_address, store_remote_u32
-from ....device.convert import element
+from ....device.cluster import (cluster_arrive, cluster_arrive_relaxed, cluster_rank, cluster_wait, copy_async, remote_address,
+                                store_remote_u32)
 from ....device.fastmath import ex2, fma
-from ....device.groups import make_word_writer
 from ....device.index import divide_remainder, divisor
-from ....device.ldmatrix import ldmatrix_x4_trans
 from ....device.mbarrier import fence_async_shared, fence_mbarrier_init, mbarrier_free_remote
-from ....device.pipeline import Barriers, PipelineState
+from ....device.pipeline import PipelineState
 from ....device.registers import make_register_claim, make_register_release
-from ....device.stmatrix import stmatrix_x4_trans
 from ....device.tma import prefetch_tensor_map, tensor_map_address
-from ....device.unroll import unrolled
-from ....device.vec import advance, as_u32, load_shared_4u32, load_shared_f32, shared_address, store4
+from ....device.vec import advance, load_shared_f32, shared_address, store4
 from ....device.warp import elect, uniform
 from ....device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
 from ....engine.hopper import ROW
 from ..._modifiers import make_apply_mask
 from ..._parameters import Sequences
 from ..._scores import LOG2E, make_terms
-from ..._wgmma import ALIGNMENT, COLUMNS
+from ..._wgmma import ALIGNMENT
 from ..flash_wgmma.parameters import Work
 from ..flash_wgmma.tiles import make_ranges, make_tiles
 from .config import PIECE, THREADS
+from .fragments import make_fragments
+from .parameters import Maps, Shared, Thread
 from .producer import make_boxes, make_pipes, make_producers
-
-
-class Maps(NamedTuple):
-    """Addresses of tensor maps."""
-    k: object
-    v: object
-    q: object
-    do: object
-
-
-class Shared(NamedTuple):
-    """Shared memory: where it begins; the barriers of `producer.Pipes`; where the block's tile is published."""
-    base: u32
-    kv: Barriers
-    q: Barriers
-    do: Barriers
-    p: Barriers
-    rest: Barriers
-    given: Barriers
-    taken: Barriers
-    empty: Barriers
-    turn: Barriers
-    added: Barriers
-    tile: u32
-
-
-class Thread(NamedTuple):
-    """Of a warpgroup: its number there, its warp and lane, its first column of eight."""
-    number: i32
-    warp: i32
-    lane: i32
-    column: i32
 
 
 @functools.cache
@@ -68,14 +33,14 @@ def kernel(config, down):
     """dk and dv of a tile of keys of one head of k and v per block, and its part of dq."""
     kind, s, at, tiles, pipes = config.kind, config.shape, config.layout, make_tiles(config, down), make_pipes(config)
     kv_pipe, q_pipe, do_pipe, p_pipe, rest_pipe, given_pipe, taken_pipe, empty_pipe, turn_pipe, added_pipe = pipes
-    terms, HEIGHT, WIDTH, SCORES, WORDS = make_terms(kind), s.own, s.width, s.own // 2, s.own // 4
+    terms, HEIGHT, WIDTH, SCORES = make_terms(kind), s.own, s.width, s.own // 2
     PAIR, OTHER_K_AT, OTHER_DS_AT, LAST, boxes_of = s.blocks > 1, at.other_k, at.other_ds, config.dq_boxes - 1, make_boxes(config)
     (Q_BOXES, V_BOXES), BOX, PASSING_BOX, (Q_BYTES, DO_BYTES), STATS = config.boxes, config.box, s.width * ROW, config.passing, config.stats
     V_AT, Q_AT, DO_AT, P_AT, REST_AT, DS_AT, STATS_AT = at.v, at.q, at.do, at.p, at.rest, at.ds, at.stats
-    apply_mask, of_dtype, BLOCKS, REST_IS_DS = make_apply_mask(HEIGHT, config.left, config.right), element(kind.dtype), config.dq_blocks, config.stages[3] == 0
-    both, apart = of_dtype.pack, of_dtype.unpack
-
-    BY_PIECE, BY_HEIGHT, LINE, (_, key_tiles), DOWN = divisor(PIECE), divisor(s.height), BLOCKS * 16 * PIECE, make_ranges(kind, s.height, s.width), down
+    apply_mask, BLOCKS, REST_IS_DS = make_apply_mask(HEIGHT, config.left, config.right), config.dq_blocks, config.stages[3] == 0
+    BY_PIECE, BY_HEIGHT, LINE, DOWN = divisor(PIECE), divisor(s.height), BLOCKS * 16 * PIECE, down
+    _, key_tiles = make_ranges(kind, s.height, s.width)
+    store_tile, store_parts, dscores, write_dk, write_dv = make_fragments(config)
 
     # ---- products: queries, or columns of the gradients, are rows
 
@@ -86,85 +51,19 @@ def kernel(config, down):
     def of_columns(boxes):
         return make_wgmma(HEIGHT, kind.dtype, steps=WIDTH // 16, tiles=boxes, a_major="mn", a_step=128, b_step=2, a_tile=PASSING_BOX // 16)
     (multiply_s, multiply_dp), (multiply_dk, multiply_dv) = map(of_rows, config.steps), map(of_columns, config.boxes)
-    multiply_dq, multiply_more = (make_wgmma(WIDTH, kind.dtype, steps=HEIGHT // 16, a_major="mn", b_major="mn", a_step=128, b_step=128, fresh=f)
-                                  for f in (True, False))
+    multiply_dq, multiply_more = (make_wgmma(WIDTH, kind.dtype, steps=HEIGHT // 16, a_major="mn", b_major="mn", a_step=128, b_step=128,
+                                             fresh=fresh) for fresh in (True, False))
     BY_ROW, OF_PASSING, OF_BOX = (matrix_descriptor(leading, 1024, 128) for leading in (16, PASSING_BOX, BOX))
     DK, DV, DQ = Q_BOXES * SCORES, V_BOXES * SCORES, WIDTH // 2
     scores_done, dv_first, dv_done, dk_done = (make_wgmma_wait(*n) for n in ((0, SCORES), (1, DV), (0, DV), (0, DK)))
     dq_first, dq_done, dk_first = make_wgmma_wait(1, DQ), make_wgmma_wait(0, DQ), make_wgmma_wait(1, DK)
 
-    # ---- fragments of a tile, of which each eight columns and eight rows are a matrix, in shared memory by columns, which are keys
-
-    @device_function
-    def place(thread):
-        """Where the lane's row of the first four matrices is: 128 bytes a key, swizzled. The next four are 16 keys further."""
-        key, half = (thread.lane >> 4) * 8 + (thread.lane & 7), thread.lane >> 3 & 1
-        return u32(key * ROW + (((2 * thread.warp + half) ^ (key & 7)) << 4))
-
-    @device_function
-    def store_tile(x, first, factor, to, thread):
-        """x[first:first + SCORES] times a factor, rounded."""
-        own = to + place(thread)
-        for i in range(HEIGHT // 16):
-            k = first + 8 * i
-            stmatrix_x4_trans(own + u32(16 * ROW * i), both(x[k] * factor, x[k + 1] * factor), both(x[k + 2] * factor, x[k + 3] * factor),
-                              both(x[k + 4] * factor, x[k + 5] * factor), both(x[k + 6] * factor, x[k + 7] * factor))
-
-    @device_function
-    def store_parts(x, to, rest, thread):
-        """x rounded, and what it lost by that."""
-        words, others = cuda.local.array(4, u32), cuda.local.array(4, u32)
-        own, own_rest = to + place(thread), rest + place(thread)
-        for i in range(HEIGHT // 16):
-            for n in range(4):
-                k = 8 * i + 2 * n
-                words[n] = both(x[k], x[k + 1])
-                low, high = apart(words[n])
-                others[n] = both(x[k] - low, x[k + 1] - high)
-            stmatrix_x4_trans(own + u32(16 * ROW * i), words[0], words[1], words[2], words[3])
-            stmatrix_x4_trans(own_rest + u32(16 * ROW * i), others[0], others[1], others[2], others[3])
+    # ---- probabilities and dv
 
     @device_function
     def stats_at(shared, q_state, row):
         """Where lse of a thread's first row is: those of 32 rows lie together, followed by their deltas."""
         return shared.base + STATS_AT + q_state.stage * STATS + u32(4 * ((row >> 5) * 64 + (row & 31)))
-
-    # ---- the results
-
-    def make_write(boxes, columns, words):
-        """Device function ``write(0, (acc, factor, through, name, out, strides, first_key, keys, thread))``: box after box of columns
-        through memory of one tile, at which barrier `name`'s warpgroup meets."""
-        put = make_word_writer(4, words) if words else None
-
-        @device_function
-        def put_chunk(o, step, column, chunk):
-            if words:
-                if column < columns:
-                    buffer = cuda.local.array(4, u32)
-                    buffer[0], buffer[1], buffer[2], buffer[3] = chunk
-                    put(as_u32(advance(o, column)), buffer)
-            else:
-                for i in range(4):
-                    if column + 2 * i < columns:
-                        o[(column + 2 * i) * step] = u16(chunk[i] & 0xFFFF)
-                    if column + 2 * i + 1 < columns:
-                        o[(column + 2 * i + 1) * step] = u16(chunk[i] >> 16)
-
-        @device_function
-        def write_box(b, s):
-            acc, factor, through, name, out, strides, first_key, keys, thread = s
-            store_tile(acc, b * SCORES, factor, through, thread)
-            barrier_sync(name, 128)
-            for part in range(thread.number, HEIGHT * 8, 128):
-                key, chunk = part >> 3, part & 7
-                if first_key + key < keys:
-                    of_key = load_shared_4u32(through + u32(key * ROW + ((chunk ^ (key & 7)) << 4)))
-                    put_chunk(advance(out, (first_key + key) * strides.row), strides.column, b * COLUMNS + chunk * 8, of_key)
-            barrier_sync(name, 128)
-        return unrolled(boxes, write_box)
-    write_dk, write_dv = (make_write(*of) for of in zip(config.boxes, (config.d, config.e), config.words))
-
-    # ---- probabilities and dv
 
     @device_function
     def mask(x, row, own_key, tile, work, thread):
@@ -239,21 +138,10 @@ def kernel(config, down):
         p_pipe.producer_acquire(shared.p, p_state)  # the other warpgroup has read what was there
         image, kv_head, first = tiles.locate(shared.tile, work)
         out = advance(dv, image * strides.batch + kv_head * strides.head)
-        write_dv(0, (acc, f32(1), shared.base + P_AT + p_state.stage * BOX, 1, out, strides, first + rank * HEIGHT, work.sizes.keys, thread))
+        through = shared.base + P_AT + p_state.stage * BOX
+        write_dv(0, (acc, f32(1), through, 1, out, strides, first + rank * HEIGHT, work.sizes.keys, thread))
 
     # ---- gradients of scores, dk and dq
-
-    @device_function
-    def dscores(dp, delta, p_at, rest_at, thread):
-        """dp becomes ds, but for the scale: p (dp - delta)."""
-        words, others = cuda.local.array(4, u32), cuda.local.array(4, u32)
-        own, own_rest = p_at + place(thread), rest_at + place(thread)
-        for i in range(HEIGHT // 16):
-            ldmatrix_x4_trans(words, 0, own + u32(16 * ROW * i))
-            ldmatrix_x4_trans(others, 0, own_rest + u32(16 * ROW * i))
-            for n in range(4):
-                k, d, (low, high), (of_low, of_high) = 8 * i + 2 * n, delta[n & 1], apart(words[n]), apart(others[n])
-                dp[k], dp[k + 1] = (low + of_low) * (dp[k] - d), (high + of_high) * (dp[k + 1] - d)
 
     @device_function
     def add_box(acc, box, to, stored, thread):
@@ -390,8 +278,8 @@ def kernel(config, down):
 
     @device_function
     def sum_with_other(dp, acc, part, more, delta, dq, shared, tile, rank, work, thread):
-        """The steps of one of two blocks: while ds is exchanged dk, and what this block's keys have for dq, are multiplied, and dp of the next
-        step while the last columns of dq leave. Of an odd number of boxes of columns the second block multiplies its last one twice."""
+        """The steps of one of two blocks: while ds is exchanged dk, and what this block's keys have for dq, are multiplied, and dp of the
+        next step while the last columns of dq leave. Of an odd number of boxes of columns the second block multiplies its last one twice."""
         step, row, member = u32(0), tile.begin, 0
         first, boxes = boxes_of(rank)
         last = boxes - 1
@@ -473,15 +361,15 @@ def kernel(config, down):
                 store_remote_u32(remote_address(shared.tile, 1), number)
 
     @jit(launch_bounds=(THREADS, 1))
-    def sdpa_bwd_flash_wgmma_roles(k_map, v_map, q_map, do_map, dk, dk_strides, dv, dv_strides, stats, dq, counts, ticket, sizes, order, heads,
-                                   bounds, scale):
+    def sdpa_bwd_flash_wgmma_roles(k_map, v_map, q_map, do_map, dk, dk_strides, dv, dv_strides, stats, dq, counts, ticket, sizes, order,
+                                   heads, bounds, scale):
         memory = cuda.shared.array(0, u32)
         maps = Maps(tensor_map_address(k_map), tensor_map_address(v_map), tensor_map_address(q_map), tensor_map_address(do_map))
         base = (shared_address(memory, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
         shared = Shared(base, kv_pipe.barriers(base + BARS), q_pipe.barriers(base + Q_BARS), do_pipe.barriers(base + DO_BARS),
                         p_pipe.barriers(base + P_BARS), rest_pipe.barriers(base + REST_BARS), given_pipe.barriers(base + GIVEN_BARS),
-                        taken_pipe.barriers(base + TAKEN_BARS), empty_pipe.barriers(base + EMPTY_BARS), turn_pipe.barriers(base + TURN_BARS),
-                        added_pipe.barriers(base + ADDED_BARS), base + TILE)
+                        taken_pipe.barriers(base + TAKEN_BARS), empty_pipe.barriers(base + EMPTY_BARS),
+                        turn_pipe.barriers(base + TURN_BARS), added_pipe.barriers(base + ADDED_BARS), base + TILE)
         work = Work(sizes, heads, order, Sequences(i32(0), i32(0), i32(0), i32(0)), bounds, i32(0))
         tid = cuda.threadIdx.x
         if tid == 0:

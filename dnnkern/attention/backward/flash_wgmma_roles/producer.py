@@ -27,7 +27,7 @@ class Pipes(NamedTuple):
     p
         Probabilities, from one warpgroup to the other. Both release them.
     rest
-        What probabilities lost when they were rounded, from one warpgroup to the other. Where ds will be there, that warpgroup says when ds has
+        What probabilities lost when they were rounded, from one warpgroup to the other. Where that lies where ds will, it says when ds has
         been multiplied.
     given, taken, empty
         ds from the other block, whose barrier the copy completes; that the other one has got this block's; that it has multiplied it.
