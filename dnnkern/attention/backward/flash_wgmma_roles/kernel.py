@@ -279,7 +279,7 @@ def kernel(config, down):
     @device_function
     def sum_with_other(dp, acc, part, more, delta, dq, shared, tile, rank, work, thread):
         """The steps of one of two blocks: while ds is exchanged dk, and what this block's keys have for dq, are multiplied, and dp of the
-        next step while the last columns of dq leave. Of an odd number of boxes of columns the second block multiplies its last one twice."""
+        next step while the last columns of dq leave. Of an odd number of boxes of columns the second block multiplies its last twice."""
         step, row, member = u32(0), tile.begin, 0
         first, boxes = boxes_of(rank)
         last = boxes - 1
