@@ -4,16 +4,15 @@ import functools
 from typing import Callable, NamedTuple
 
 from ....device import device_function, i64, u32
-from ....device.grid import add_released, load_acquired
+from ....device.grid import add_released
 from ....device.index import ceil_div, divide_remainder, divisor
 from ....device.mbarrier import fence_async_global
-from ....device.pipeline import Pipeline, PipelineState, make_pipeline
+from ....device.pipeline import Pipeline, make_pipeline
 from ....device.tma import bulk_commit, bulk_load, bulk_reduce_add_f32, bulk_store, make_bulk_wait, make_bulk_wait_read, tma_load_4d
 from ....device.vec import address, advance
-from ....engine.document_blocks import make_is_tile_there
 from ....engine.hopper import ROW
 from ..._wgmma import COLUMNS
-from .tiles import make_ranges, make_tiles
+from .tiles import make_tiles, make_turns
 
 
 class Pipes(NamedTuple):
@@ -65,30 +64,6 @@ def make_addresses(config):
     return do_at, ds_at
 
 
-@functools.cache
-def make_turns(config, down):
-    """Device function ``wait_for_turn(count, row, tile, mine, work)``: wait until the tiles of keys whose turn is before that of number
-    `mine` have been added to a tile of queries; whether there are any."""
-    kind, HEIGHT, WIDTH, DOWN = config.kind, config.shape.height, config.shape.width, down
-    (_, key_tiles), SKIPS = make_ranges(kind, HEIGHT, WIDTH), kind.documents >= 0
-    is_there = make_is_tile_there(kind.documents, WIDTH, HEIGHT)
-
-    @device_function
-    def wait_for_turn(count, row, tile, mine, work):
-        low, high = key_tiles(row, tile.rows, tile.keys, work.bounds)
-        before = mine - low if DOWN else high - mine
-        if SKIPS:
-            before = 0
-            for n in range(low if DOWN else mine + 1, mine if DOWN else high + 1):
-                if is_there(work.operands, tile.sequence, row, n * HEIGHT):
-                    before = before + 1
-        while load_acquired(count) != u32(before):
-            pass
-        fence_async_global()
-        return before != 0
-    return wait_for_turn
-
-
 class Producers(NamedTuple):
     """Device functions of one thread each.
 
@@ -130,7 +105,7 @@ def make_producers(config, down) -> Producers:
     def load(maps, shared, tile, stats, work):
         base = shared.base
         image, images = 0 if PACKED else tile.sequence, 1 if PACKED else work.sizes.batch
-        bar = kv_pipe.producer_expect(shared.kv, kv_pipe.producer_start(), u32(RESIDENT))
+        bar = kv_pipe.producer_expect(shared.kv, kv_pipe.producer_start(), RESIDENT)
         load_boxes(base, Q_BOXES, KV_BOX, maps.k, bar, tile.first_key + tile.key, tile.kv_head, image, images)
         if OF_DK:
             load_boxes(base + V_AT, V_BOXES, KV_BOX, maps.v, bar, tile.first_key + tile.key, tile.kv_head, image, images)
@@ -140,12 +115,12 @@ def make_producers(config, down) -> Producers:
             line = (image * work.heads.all + h) * i64(work.sizes.padded) + (tile.first_padded + row)
             q_pipe.producer_acquire(shared.q, q_state)
             q_at = base + RING_AT + q_state.stage * STAGE
-            bar = q_pipe.producer_expect(shared.q, q_state, u32(STAGE + STATS))
+            bar = q_pipe.producer_expect(shared.q, q_state, STAGE + STATS)
             load_boxes(q_at, Q_BOXES, Q_BOX, maps.q, bar, tile.first_row + row, h, image, images)
             bulk_load(base + STATS_AT + q_state.stage * STATS, address(stats, 2 * line), STATS, bar)
             if SINGLE_DO:
                 do_pipe.producer_acquire(shared.do, do_state)
-                bar = do_pipe.producer_expect(shared.do, do_state, u32(DO_BYTES))
+                bar = do_pipe.producer_expect(shared.do, do_state, DO_BYTES)
                 do_state = do_pipe.next(do_state)
             load_boxes(do_at(base, q_at), V_BOXES, Q_BOX, maps.do, bar, tile.first_row + row, h, image, images)
             q_state = q_pipe.next(q_state)
@@ -181,7 +156,7 @@ def make_producers(config, down) -> Producers:
         first, _ = divide_remainder(tile.first_padded, BY_WIDTH)
         first = (image * work.heads.all + tile.head) * work.sizes.tiles + first  # of all tiles of queries the first one of these heads'
         step, source, row, member = u32(0), shared.base + DQ_AT, tile.begin, 0
-        free = PipelineState(own if TWICE else u32(0), u32(0))
+        free = dq_free_pipe.state_at(own)
         if TWICE:
             source = source + own * DQ_BYTES
         while tiles.is_left(row, tile) and member < work.heads.group:

@@ -55,22 +55,30 @@ def make_fragments(config) -> Fragments:
         own = to + place(thread)
         for i in range(HEIGHT // 16):
             k = first + 8 * i
-            stmatrix_x4_trans(own + u32(16 * ROW * i), both(x[k] * factor, x[k + 1] * factor), both(x[k + 2] * factor, x[k + 3] * factor),
+            stmatrix_x4_trans(own, both(x[k] * factor, x[k + 1] * factor), both(x[k + 2] * factor, x[k + 3] * factor),
                               both(x[k + 4] * factor, x[k + 5] * factor), both(x[k + 6] * factor, x[k + 7] * factor))
+            own = own + 16 * ROW
+
+    @device_function
+    def parts(a, b):
+        """A word of two numbers, and one of what they lost."""
+        word = both(a, b)
+        low, high = apart(word)
+        return word, both(a - low, b - high)
 
     @device_function
     def store_parts(x, to, rest, thread):
         """x rounded, and what it lost by that."""
-        words, others = cuda.local.array(4, u32), cuda.local.array(4, u32)
         own, own_rest = to + place(thread), rest + place(thread)
         for i in range(HEIGHT // 16):
-            for n in range(4):
-                k = 8 * i + 2 * n
-                words[n] = both(x[k], x[k + 1])
-                low, high = apart(words[n])
-                others[n] = both(x[k] - low, x[k + 1] - high)
-            stmatrix_x4_trans(own + u32(16 * ROW * i), words[0], words[1], words[2], words[3])
-            stmatrix_x4_trans(own_rest + u32(16 * ROW * i), others[0], others[1], others[2], others[3])
+            k = 8 * i
+            a, of_a = parts(x[k], x[k + 1])
+            b, of_b = parts(x[k + 2], x[k + 3])
+            c, of_c = parts(x[k + 4], x[k + 5])
+            d, of_d = parts(x[k + 6], x[k + 7])
+            stmatrix_x4_trans(own, a, b, c, d)
+            stmatrix_x4_trans(own_rest, of_a, of_b, of_c, of_d)
+            own, own_rest = own + 16 * ROW, own_rest + 16 * ROW
 
     @device_function
     def dscores(dp, delta, p_at, rest_at, thread):
@@ -78,8 +86,9 @@ def make_fragments(config) -> Fragments:
         words, others = cuda.local.array(4, u32), cuda.local.array(4, u32)
         own, own_rest = p_at + place(thread), rest_at + place(thread)
         for i in range(HEIGHT // 16):
-            ldmatrix_x4_trans(words, 0, own + u32(16 * ROW * i))
-            ldmatrix_x4_trans(others, 0, own_rest + u32(16 * ROW * i))
+            ldmatrix_x4_trans(words, 0, own)
+            ldmatrix_x4_trans(others, 0, own_rest)
+            own, own_rest = own + 16 * ROW, own_rest + 16 * ROW
             for n in range(4):
                 k, d, (low, high), (of_low, of_high) = 8 * i + 2 * n, delta[n & 1], apart(words[n]), apart(others[n])
                 dp[k], dp[k + 1] = (low + of_low) * (dp[k] - d), (high + of_high) * (dp[k + 1] - d)
@@ -94,7 +103,8 @@ def make_fragments(config) -> Fragments:
             if words:
                 if column < columns:
                     buffer = cuda.local.array(4, u32)
-                    buffer[0], buffer[1], buffer[2], buffer[3] = chunk
+                    for i in range(4):
+                        buffer[i] = chunk[i]
                     put(as_u32(advance(o, column)), buffer)
             else:
                 for i in range(4):

@@ -34,7 +34,7 @@ def kernel(config, down):
     kind, s, at, tiles, pipes = config.kind, config.shape, config.layout, make_tiles(config, down), make_pipes(config)
     kv_pipe, q_pipe, do_pipe, p_pipe, rest_pipe, given_pipe, taken_pipe, empty_pipe, turn_pipe, added_pipe = pipes
     terms, HEIGHT, WIDTH, SCORES = make_terms(kind), s.own, s.width, s.own // 2
-    PAIR, OTHER_K_AT, OTHER_DS_AT, LAST, boxes_of = s.blocks > 1, at.other_k, at.other_ds, config.dq_boxes - 1, make_boxes(config)
+    PAIR, OTHER_K_AT, OTHER_DS_AT, LAST, (boxes_of, box_at) = s.blocks > 1, at.other_k, at.other_ds, config.dq_boxes - 1, make_boxes(config)
     (Q_BOXES, V_BOXES), BOX, PASSING_BOX, (Q_BYTES, DO_BYTES), STATS = config.boxes, config.box, s.width * ROW, config.passing, config.stats
     V_AT, Q_AT, DO_AT, P_AT, REST_AT, DS_AT, STATS_AT = at.v, at.q, at.do, at.p, at.rest, at.ds, at.stats
     apply_mask, BLOCKS, REST_IS_DS = make_apply_mask(HEIGHT, config.left, config.right), config.dq_blocks, config.stages[3] == 0
@@ -97,7 +97,7 @@ def kernel(config, down):
         x, acc, lse = cuda.local.array(SCORES, f32), cuda.local.array(DV, f32), cuda.local.array(2, f32)
         softmax_scale = scale * LOG2E
         for c in range(DV):
-            acc[c] = f32(0)
+            acc[c] = 0
         q_state, do_state, p_state = q_pipe.consumer_start(), do_pipe.consumer_start(), p_pipe.producer_start()
         rest_state, row, member = rest_pipe.producer_start(), tile.begin, 0
         if tiles.is_left(row, tile):
@@ -139,7 +139,7 @@ def kernel(config, down):
         image, kv_head, first = tiles.locate(shared.tile, work)
         out = advance(dv, image * strides.batch + kv_head * strides.head)
         through = shared.base + P_AT + p_state.stage * BOX
-        write_dv(0, (acc, f32(1), through, 1, out, strides, first + rank * HEIGHT, work.sizes.keys, thread))
+        write_dv(0, (acc, 1.0, through, 1, out, strides, first + rank * HEIGHT, work.sizes.keys, thread))
 
     # ---- gradients of scores, dk and dq
 
@@ -166,17 +166,17 @@ def kernel(config, down):
 
     @device_function
     def wait_for_turn(step, shared):
-        turn_pipe.consumer_wait(shared.turn, PipelineState(step & 1, step >> 1 & 1))
+        turn_pipe.consumer_wait(shared.turn, turn_pipe.state_at(step))
 
     @device_function
     def tell_added(step, shared, thread):
         cuda.syncwarp()
         if thread.lane == 0:
-            added_pipe.producer_commit(shared.added, PipelineState(step & 1, u32(0)))
+            added_pipe.producer_commit(shared.added, added_pipe.state_at(step))
 
     @device_function
     def start_dq(acc, box, shared):
-        multiply_dq(acc, descriptor(OF_BOX, shared.base + u32(box * BOX)), descriptor(OF_BOX, shared.base + DS_AT))
+        multiply_dq(acc, descriptor(OF_BOX, box_at(shared.base, box)), descriptor(OF_BOX, shared.base + DS_AT))
 
     @device_function
     def start_dk(acc, q_state, shared):
@@ -186,35 +186,35 @@ def kernel(config, down):
     @device_function
     def finish_dq(acc, b, shared):
         """What the other block's keys have for box number b of this block's columns."""
-        multiply_more(acc, descriptor(OF_BOX, shared.base + OTHER_K_AT + u32(b * BOX)), descriptor(OF_BOX, shared.base + OTHER_DS_AT), 1)
+        multiply_more(acc, descriptor(OF_BOX, box_at(shared.base + OTHER_K_AT, b)), descriptor(OF_BOX, shared.base + OTHER_DS_AT), 1)
 
     @device_function
     def exchange(step, rank, shared, thread):
         """One thread sends ds to the other block, once that has multiplied the former one."""
         if thread.number == 0:
-            now = PipelineState(u32(0), step & 1)
-            empty_pipe.consumer_wait(shared.empty, PipelineState(u32(0), now.phase ^ 1))
-            given_pipe.producer_expect(shared.given, now, u32(BOX))
-            copy_async(remote_address(shared.base + OTHER_DS_AT, 1 - rank), shared.base + DS_AT, u32(BOX),
+            now = given_pipe.state_at(step)
+            empty_pipe.consumer_wait(shared.empty, PipelineState(now.stage, now.phase ^ 1))
+            given_pipe.producer_expect(shared.given, now, BOX)
+            copy_async(remote_address(shared.base + OTHER_DS_AT, 1 - rank), shared.base + DS_AT, BOX,
                        remote_address(given_pipe.full_barrier(shared.given, now), 1 - rank))
 
     @device_function
     def wait_for_other(step, rank, shared, thread):
         """Until the other block's ds is there, which it is told."""
-        given_pipe.consumer_wait(shared.given, PipelineState(u32(0), step & 1))
+        given_pipe.consumer_wait(shared.given, given_pipe.state_at(step))
         if thread.number == 0:
-            mbarrier_free_remote(shared.taken.full, u32(1 - rank))
+            mbarrier_free_remote(shared.taken.full, 1 - rank)
 
     @device_function
     def release_ds(step, rank, shared, thread):
         """ds of both blocks has been multiplied."""
         if PAIR:
-            taken_pipe.consumer_wait(shared.taken, PipelineState(u32(0), step & 1))
+            taken_pipe.consumer_wait(shared.taken, taken_pipe.state_at(step))
         cuda.syncwarp()
         if REST_IS_DS:
             rest_pipe.consumer_release(shared.rest, rest_pipe.consumer_start(), thread.lane)
         if PAIR and thread.lane == 0:
-            mbarrier_free_remote(shared.empty.full, u32(1 - rank))
+            mbarrier_free_remote(shared.empty.full, 1 - rank)
 
     @device_function
     def wait_for_do(step, shared):
@@ -243,7 +243,7 @@ def kernel(config, down):
         if not REST_IS_DS:
             rest_pipe.consumer_release(shared.rest, rest_pipe.consumer_start(), thread.lane)
         barrier_sync(2, 128)  # all warps have multiplied the former ds, or read what is there
-        store_tile(dp, 0, f32(1), shared.base + DS_AT, thread)
+        store_tile(dp, 0, 1.0, shared.base + DS_AT, thread)
         fence_async_shared()
         barrier_sync(2, 128)
 
@@ -330,7 +330,7 @@ def kernel(config, down):
         dp, acc, delta = cuda.local.array(SCORES, f32), cuda.local.array(DK, f32), cuda.local.array(2, f32)
         part, more = cuda.local.array(DQ, f32), cuda.local.array(DQ, f32)
         for c in range(DK):
-            acc[c] = f32(0)
+            acc[c] = 0
         if tiles.is_left(tile.begin, tile):
             kv_state = kv_pipe.consumer_start()
             kv_pipe.consumer_wait(shared.kv, kv_state)
@@ -370,7 +370,7 @@ def kernel(config, down):
                         p_pipe.barriers(base + P_BARS), rest_pipe.barriers(base + REST_BARS), given_pipe.barriers(base + GIVEN_BARS),
                         taken_pipe.barriers(base + TAKEN_BARS), empty_pipe.barriers(base + EMPTY_BARS),
                         turn_pipe.barriers(base + TURN_BARS), added_pipe.barriers(base + ADDED_BARS), base + TILE)
-        work = Work(sizes, heads, order, Sequences(i32(0), i32(0), i32(0), i32(0)), bounds, i32(0))
+        work = Work(sizes, heads, order, Sequences(0, 0, 0, 0), bounds, 0)
         tid = cuda.threadIdx.x
         if tid == 0:
             prefetch_tensor_map(maps.k)
@@ -388,7 +388,7 @@ def kernel(config, down):
             turn_pipe.init(shared.turn)
             added_pipe.init(shared.added)
             fence_mbarrier_init()
-        rank = i32(0)
+        rank = 0
         if PAIR:
             rank = uniform(cluster_rank())
             cluster_arrive_relaxed()

@@ -5,13 +5,12 @@ from typing import Callable, NamedTuple
 from ....device import device_function, i64, u32
 from ....device.grid import add_released
 from ....device.index import divide_remainder, divisor
-from ....device.pipeline import Pipeline, PipelineState, make_pipeline
+from ....device.pipeline import Pipeline, make_pipeline
 from ....device.tma import bulk_load, make_tma_load, tma_load_4d
 from ....device.vec import address, advance
 from ....engine.hopper import ROW
 from ..._wgmma import COLUMNS
-from ..flash_wgmma.producer import make_turns
-from ..flash_wgmma.tiles import make_tiles
+from ..flash_wgmma.tiles import make_tiles, make_turns
 from .config import PIECE
 
 WARPS = 8  # that multiply
@@ -61,13 +60,18 @@ def make_pipes(config) -> Pipes:
 
 @functools.cache
 def make_boxes(config):
-    """Device function ``boxes_of(rank)``: (the first, how many) boxes of columns of dq a block has."""
-    FIRSTS, ALL = config.dq_boxes, config.boxes[0]
+    """Device functions ``boxes_of(rank)``: (the first, how many) boxes of columns of dq a block has; and ``box_at(address, b)``, where box
+    number b of a tile of k or v is."""
+    FIRSTS, ALL, BOX = config.dq_boxes, config.boxes[0], config.box
 
     @device_function
     def boxes_of(rank):
         return rank * FIRSTS, min(ALL - rank * FIRSTS, FIRSTS)
-    return boxes_of
+
+    @device_function
+    def box_at(address, b):
+        return address + u32(b * BOX)
+    return boxes_of, box_at
 
 
 class Producers(NamedTuple):
@@ -89,27 +93,29 @@ def make_producers(config, down) -> Producers:
     kv_pipe, q_pipe, do_pipe, turn_pipe, added_pipe = pipes.kv, pipes.q, pipes.do, pipes.turn, pipes.added
     (Q_BOXES, V_BOXES), BOX, PASSING_BOX, STATS = config.boxes, config.box, s.width * ROW, config.stats
     V_AT, Q_AT, DO_AT, STATS_AT, (Q_BYTES, DO_BYTES) = at.v, at.q, at.do, at.stats, config.passing
-    OTHER_K_AT, PAIR, OWN, load_for_both, boxes_of = at.other_k, s.blocks > 1, s.own, make_tma_load(4, multicast=True), make_boxes(config)
+    OTHER_K_AT, PAIR, OWN, load_for_both = at.other_k, s.blocks > 1, s.own, make_tma_load(4, multicast=True)
+    boxes_of, box_at = make_boxes(config)
 
     @device_function
     def load_boxes(to, boxes, array, bar, row, h, image):
         for b in range(boxes):
-            tma_load_4d(to + u32(b * BOX), array, bar, b * COLUMNS, row, h, image)
+            tma_load_4d(box_at(to, b), array, bar, b * COLUMNS, row, h, image)
 
     @device_function
     def load_passing(to, boxes, which, array, bar, row, h, image):
         for b in range(boxes):
             if PAIR:
                 if b & 1 == which:
-                    load_for_both(to + u32(b * PASSING_BOX), array, bar, b * COLUMNS, row, h, image, u32(3))
+                    load_for_both(to, array, bar, b * COLUMNS, row, h, image, 3)
             else:
-                tma_load_4d(to + u32(b * PASSING_BOX), array, bar, b * COLUMNS, row, h, image)
+                tma_load_4d(to, array, bar, b * COLUMNS, row, h, image)
+            to = to + PASSING_BOX
 
     @device_function
     def load(maps, shared, tile, rank, stats, work):
         base, image, kv_state, own_key = shared.base, tile.sequence, kv_pipe.producer_start(), tile.key + rank * OWN
         if tiles.is_left(tile.begin, tile):  # where no query attends to the keys nobody would wait for them
-            bar = kv_pipe.producer_expect(shared.kv, kv_state, u32(Q_BOXES * BOX))
+            bar = kv_pipe.producer_expect(shared.kv, kv_state, Q_BOXES * BOX)
             load_boxes(base, Q_BOXES, maps.k, bar, own_key, tile.kv_head, image)
         kv_state = kv_pipe.next(kv_state)
         q_state, do_state, row, member = q_pipe.producer_start(), do_pipe.producer_start(), tile.begin, 0
@@ -117,20 +123,20 @@ def make_producers(config, down) -> Producers:
             h = tile.head + member
             line = (image * work.heads.all + h) * i64(work.sizes.padded) + row
             q_pipe.producer_acquire(shared.q, q_state)
-            bar = q_pipe.producer_expect(shared.q, q_state, u32(Q_BYTES + STATS))
+            bar = q_pipe.producer_expect(shared.q, q_state, Q_BYTES + STATS)
             load_passing(base + Q_AT + q_state.stage * Q_BYTES, Q_BOXES, rank, maps.q, bar, row, h, image)
             bulk_load(base + STATS_AT + q_state.stage * STATS, address(stats, 2 * line), STATS, bar)
             if kv_state.stage == 1:  # after what the first product takes
                 first, boxes = boxes_of(rank)
-                bar = kv_pipe.producer_expect(shared.kv, kv_state, u32((V_BOXES + (boxes if PAIR else 0)) * BOX))
+                bar = kv_pipe.producer_expect(shared.kv, kv_state, (V_BOXES + (boxes if PAIR else 0)) * BOX)
                 load_boxes(base + V_AT, V_BOXES, maps.v, bar, own_key, tile.kv_head, image)
                 if PAIR:
                     for b in range(boxes):
-                        tma_load_4d(base + OTHER_K_AT + u32(b * BOX), maps.k, bar, (first + b) * COLUMNS, tile.key + (1 - rank) * OWN,
+                        tma_load_4d(box_at(base + OTHER_K_AT, b), maps.k, bar, (first + b) * COLUMNS, tile.key + (1 - rank) * OWN,
                                     tile.kv_head, image)
                 kv_state = kv_pipe.next(kv_state)
             do_pipe.producer_acquire(shared.do, do_state)
-            bar = do_pipe.producer_expect(shared.do, do_state, u32(DO_BYTES))
+            bar = do_pipe.producer_expect(shared.do, do_state, DO_BYTES)
             load_passing(base + DO_AT + do_state.stage * DO_BYTES, V_BOXES, 1 - rank, maps.do, bar, row, h, image)
             q_state, do_state = q_pipe.next(q_state), do_pipe.next(do_state)
             row, member = tiles.next(row, member, tile, shared.tile, work)
@@ -145,13 +151,13 @@ def make_producers(config, down) -> Producers:
         while tiles.is_left(row, tile) and member < work.heads.group:
             if step & 1 == own:
                 n, _ = divide_remainder(row, BY_PIECE)
-                count, state = advance(counts, i64(first + member * work.sizes.tiles + n + rank)), PipelineState(own, step >> 1 & 1)
+                count, state = advance(counts, i64(first + member * work.sizes.tiles + n + rank)), turn_pipe.state_at(step)
                 wait_for_turn(count, row, tile, mine, work)
                 turn_pipe.producer_commit(shared.turn, state)
                 added_pipe.consumer_wait(shared.added, state)
                 add_released(count, 1)
                 if not PAIR:
-                    add_released(advance(count, i64(1)), 1)
+                    add_released(advance(count, 1), 1)
             step = step + 1
             row, member = tiles.next(row, member, tile, shared.tile, work)
     return Producers(load, take_turns)
