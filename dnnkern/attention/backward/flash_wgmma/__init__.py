@@ -16,7 +16,7 @@
   have been added. Blocks take tiles of keys in that order from a counter, so that each waits only for blocks that have begun. With a causal
   mask a block begins with the queries beside its keys, which those before are the last to reach: none has to wait. Without one they begin
   with the same queries, follow a step after one another, and later ones find that order. Where the first keys' blocks, the longest, would
-  end last, all of this is the other way round, `down`. `flash_wgmma_atomic` adds as it comes.
+  end last, all of this is the other way round, `down`, and the longest of all heads come first. `flash_wgmma_atomic` adds as it comes.
 - A 16-bit bias of every query and key comes by tiles with those of q, to where ds will be: each thread has read its part of the one
   before it writes the other. Images that share a bias are worked on together.
 - Packed sequences have tiles of keys and of queries of their own, counted like any others: more than there may be, and a block without one

@@ -4,10 +4,13 @@
                                dp = do v', p --> ds, in shared memory --> dk' += q' ds,  dq' = k' ds'
 
 - Sums of dk and dv are transposed, columns by keys: so a tile may have any multiple of 16 keys that registers hold, not of 64 for each
-  warpgroup, and all operands but the sums lie in shared memory.
+  warpgroup, and all operands but the sums lie in shared memory. With p goes what it lost when it was rounded: ds is as exact as if it were
+  made of the unrounded one.
 - The warpgroup of the probabilities is a step ahead of the other one: one's exponentials lie beside the other's products.
-- dq's part is computed by boxes of 64 columns, and added to the workspace in pieces of 32 queries, by two threads as in `flash_wgmma`,
-  whose workspace, launches before and after, and order of additions these are.
+- Two blocks of a cluster have neighbouring tiles of keys and see the same queries: each loads half of them, for both. They exchange ds, and
+  each has half of the columns of dq, for the keys of both: half as much is read and half as much is added.
+- dq is added from registers, 16 bytes at a time, to the workspace of `flash_wgmma`, whose launches before and after, and order of additions
+  these are. Two threads of the producers wait for the turn, and say that it is over.
 """
 from ....device.convert import element
 from ....device.groups import access_words
