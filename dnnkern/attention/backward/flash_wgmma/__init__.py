@@ -25,8 +25,6 @@
 
 `kernel` has the steps of the consumers, `producer` the other warpgroup, `tiles` the order; `preprocess` and `dq` are the launches around.
 """
-from dataclasses import replace
-
 from ....device.convert import element
 from ....device.index import ceil_div
 from ....dispatch import Algorithm, Note
@@ -49,7 +47,7 @@ from .parameters import Heads, Sizes
 from .preprocess import preprocess_launch
 from .workspace import countable, workspace_of
 
-COST, WGMMA = constants("attention/wgmma_bwd"), constants("attention/wgmma")
+COST, ROLES, WGMMA = (constants("attention/" + name) for name in ("wgmma_bwd", "wgmma_roles", "wgmma"))
 
 CHOICES = (("", (Shape(2, 128, 0), Shape(2, 64, 0), Shape(1, 64, 0))), ("", (WIDE,)), ("dk", (WIDE,)), ("dk", (Shape(1, 32, 0),)))
 """What the kernel sums up and its shapes; the first that fit are the configurations."""
@@ -83,8 +81,6 @@ def configs(problem, device, ordered=True, choices=CHOICES):
             try:
                 found.append(Config(kind_of(p), p.d, p.dv, shape, ordered, p.left >= 0, p.right >= 0, adjusted, pairs, staged,
                                     is_by_head(p), only))
-                if ordered and p.dtype != "float32" and has_long_blocks(p, found[-1], device):
-                    found.append(replace(found[-1], dq_buffers=2))
             except ValueError:
                 continue
         if found:
@@ -118,6 +114,8 @@ def estimate(problem, device, config):
     issues = (COST.score + COST.split * config.split + of_bias * bool(config.kind.bias) + COST.alibi * p.alibi
               + COST.softcap * (p.softcap > 0) + COST.dropout * (p.dropout > 0) + p.score_instructions)
     cycle = max(blocks * steps / device.sms, steps) / (WGMMA.clock * device.clock_hz)  # of each step
+    if config.transposed and not config.split:
+        cycle *= ROLES.narrow
     work = Cost(math=cycle * products, waits=cycle * times * COST.step, issue=cycle * issues * s.height * s.width / 128)
     work = overlap(work, waits=cycle * COST.order * config.ordered, memory=memory_seconds(p.bytes, device))
     around = p.batch * p.heads * rows * (4 * p.dv + (COST.dq_ordered if config.ordered else COST.dq) * p.d)

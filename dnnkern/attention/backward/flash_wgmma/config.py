@@ -35,7 +35,7 @@ class Config:
     """The options, sizes of heads, and a shape; whether additions to dq have an order; whether the window has a left and a right bound,
     whether scores are more than scaled products, a bias that is `staged` left out, and whether dk and dv are stored by pairs; whether tiles
     of the bias come through TMA, and whether images of a head come one after the other; "dk", with dq, or "dv" where a launch of its own
-    sums up the other; parts of dq that may wait for their turn."""
+    sums up the other."""
     kind: Kind
     d: int
     e: int
@@ -48,7 +48,6 @@ class Config:
     staged: bool
     by_head: bool
     only: str = ""
-    dq_buffers: int = 1
 
     def __post_init__(self):
         s, (producer, consumer) = self.shape, self.registers
@@ -189,7 +188,7 @@ class Config:
         return 4 * self.shape.width * columns_of(self.d, self.shape.width) * (self.only != "dv")
 
     def _ring(self, ds_buffers):
-        return SHARED_LIMIT - ALIGNMENT - BARRIERS - sum(self.resident) - ds_buffers * self.ds - self.dq_buffers * self.dq
+        return SHARED_LIMIT - ALIGNMENT - BARRIERS - sum(self.resident) - ds_buffers * self.ds - self.dq
 
     @property
     def ds_buffers(self):
@@ -221,7 +220,7 @@ class Config:
         do = ring + self.stages * self.stage
         ds = do + self.passing[1] * self.single_do
         dq = ds + self.ds_buffers * self.ds
-        stats = dq + self.dq_buffers * self.dq
+        stats = dq + self.dq
         return Layout(self.resident[0], ring, do, ds, dq, stats, stats + self.stages * self.stats)
 
     @property
@@ -230,4 +229,4 @@ class Config:
         return self.layout.barriers + BARRIERS + ALIGNMENT
 
     def __str__(self):
-        return str(self.shape) + " dv before" * (self.only == "dk") + " two parts of dq" * (self.dq_buffers == 2)
+        return str(self.shape) + " dv before" * (self.only == "dk")

@@ -230,7 +230,6 @@ def kernel(config, down):
     TILES, BLOCKS = ceil_div(COUNTS[0], COLUMNS), config.dq // 2048  # of a part's transpose, of 64 columns; of 16 columns
     BY_ROWS, DQ_ROWS = WIDTH == 64 * GROUPS, COUNTS[0] // 8 * 2048
     DS_BUFFERS, DS_PIECE, DQ_AT = config.ds_buffers, config.ds // PIECES, at.dq
-    DQ_BUFFERS, DQ_BYTES = config.dq_buffers, config.dq
     DQ_COLUMNS = TILES * SCORES if config.transposed else COUNTS[0] // 2
     dq_done = make_wgmma_wait(0 if SERIAL else 1, DQ_COLUMNS)
 
@@ -295,12 +294,8 @@ def kernel(config, down):
         if STAGED:
             cuda.syncwarp()
             bias_pipe.consumer_release(shared.bias, ds_state, thread.lane)
+        dq_free_pipe.consumer_wait(shared.dq_free, PipelineState(u32(0), ds_state.stage ^ 1))  # a phase per step
         to = shared.base + DQ_AT
-        if DQ_BUFFERS == 2:
-            to = to + ds_state.stage * DQ_BYTES
-            dq_free_pipe.consumer_wait(shared.dq_free, PipelineState(ds_state.stage, ds_state.phase ^ 1))
-        else:
-            dq_free_pipe.consumer_wait(shared.dq_free, PipelineState(u32(0), ds_state.stage ^ 1))  # a phase per step
         if TRANSPOSED:
             store_transposed(acc, to, i32(thread.group * TILES), thread)
         elif BY_ROWS:
@@ -434,8 +429,7 @@ def kernel(config, down):
 
     producers, BARS, SIZES = make_producers(config, down), at.barriers, [pipe.bytes for pipe in pipes]
     release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), config.registers))
-    Q_BARS, DQ_BARS, FREE_BARS, DO_BARS, BIAS_BARS = (BARS + sum(SIZES[:n]) for n in range(1, 6))
-    TILE = BARS + ceil_div(sum(SIZES), 16) * 16
+    Q_BARS, DQ_BARS, FREE_BARS, DO_BARS, BIAS_BARS, TILE = (BARS + sum(SIZES[:n]) for n in range(1, 7))
 
     @jit(launch_bounds=(s.threads, 1))
     def sdpa_bwd_flash_wgmma(k_map, v_map, q_map, do_map, bias_map, dk, dk_strides, dv, dv_strides, stats, dq, counts, ticket, sizes, order,

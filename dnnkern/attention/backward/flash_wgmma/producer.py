@@ -23,8 +23,7 @@ class Pipes(NamedTuple):
     q
         Stages of q, do, lse and delta, which every warp releases.
     dq, dq_free
-        The part of dq, of which two threads take every other one: so there are two full barriers, and one that either thread arrives at, or
-        one for each of two buffers.
+        The part of dq, of which two threads take every other one: so there are two full barriers, and one that either thread arrives at.
     do
         do where it has one stage of its own.
     bias
@@ -43,7 +42,7 @@ def make_pipes(config) -> Pipes:
     """Of a configuration."""
     warps = 4 * config.shape.groups
     return Pipes(kv=make_pipeline(1, consumers=0), q=make_pipeline(config.stages, consumers=warps),
-                 dq=make_pipeline(2, consumers=0, producers=warps), dq_free=make_pipeline(config.dq_buffers, consumers=0),
+                 dq=make_pipeline(2, consumers=0, producers=warps), dq_free=make_pipeline(1, consumers=0),
                  do=make_pipeline(1, consumers=warps), bias=make_pipeline(2, consumers=warps))
 
 
@@ -146,7 +145,7 @@ def make_producers(config, down) -> Producers:
     # ---- dq
 
     BY_WIDTH, BY_HEIGHT, ORDERED, wait_for_turn = divisor(WIDTH), divisor(HEIGHT), config.ordered, make_turns(config, down)
-    DQ_AT, DQ_BYTES, TWICE = at.dq, config.dq, config.dq_buffers == 2
+    DQ_AT, DQ_BYTES = at.dq, config.dq
     source_free, drained = make_bulk_wait_read(0), make_bulk_wait(0)
 
     @device_function
@@ -156,9 +155,6 @@ def make_producers(config, down) -> Producers:
         first, _ = divide_remainder(tile.first_padded, BY_WIDTH)
         first = (image * work.heads.all + tile.head) * work.sizes.tiles + first  # of all tiles of queries the first one of these heads'
         step, source, row, member = u32(0), shared.base + DQ_AT, tile.begin, 0
-        free = dq_free_pipe.state_at(own)
-        if TWICE:
-            source = source + own * DQ_BYTES
         while tiles.is_left(row, tile) and member < work.heads.group:
             if step & 1 == own:
                 n, _ = divide_remainder(row, BY_WIDTH)
@@ -171,7 +167,7 @@ def make_producers(config, down) -> Producers:
                     bulk_reduce_add_f32(to, source, DQ_BYTES)
                 bulk_commit()
                 source_free()
-                dq_free_pipe.producer_commit(shared.dq_free, free)
+                dq_free_pipe.producer_commit(shared.dq_free, dq_free_pipe.producer_start())
                 if ORDERED:
                     drained()
                     fence_async_global()

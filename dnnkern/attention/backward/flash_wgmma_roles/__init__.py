@@ -22,7 +22,7 @@ from ....host.launch import Argument, Launch
 from ..._flash import tiles_of
 from ..._modifiers import is_adjusted
 from ..._parameters import Strides, kind_of, softmax_scale
-from ..._wgmma import addressable, array_map, read_seconds, refusal
+from ..._wgmma import COLUMNS, addressable, array_map, read_seconds, refusal
 from .._delta import RowStats
 from .._dsink import dsink_launches, dsink_seconds
 from ..flash_wgmma import goes_down, order_argument
@@ -33,7 +33,7 @@ from ..flash_wgmma.workspace import countable, workspace_of
 from .config import KEYS, PIECE, THREADS, Config, Shape
 from .kernel import kernel
 
-COST, WGMMA = constants("attention/wgmma_bwd"), constants("attention/wgmma")
+COST, ROLES, WGMMA = (constants("attention/" + name) for name in ("wgmma_bwd", "wgmma_roles", "wgmma"))
 
 
 def supports(problem):
@@ -59,18 +59,20 @@ def words_of(problem, t):
     return access_words(t, 8, steps[:-1]) if steps[-1] == 1 and t.shape[-1] % 8 == 0 else 0
 
 
+def blocks_of(problem):
+    """How many blocks share queries. One has enough keys of heads of up to three boxes, and waits for nobody."""
+    return 2 if ceil_div(problem.d, COLUMNS) > 3 else 1
+
+
 def configs(problem, device):
     """The most keys whose fragments fit registers, and whose tiles fit shared memory."""
-    p, words = problem, tuple(words_of(problem, t) for t in (problem.dk, problem.dv_out))
-    found = []
-    for blocks in (2, 1):
-        for keys in KEYS:
-            try:
-                found.append(Config(kind_of(p), p.d, p.dv, Shape(blocks * keys, blocks), True, p.left >= 0, p.right >= 0, words))
-            except ValueError:
-                continue
-            break
-    return found
+    p, words, blocks = problem, tuple(words_of(problem, t) for t in (problem.dk, problem.dv_out)), blocks_of(problem)
+    for keys in KEYS:
+        try:
+            return [Config(kind_of(p), p.d, p.dv, Shape(blocks * keys, blocks), True, p.left >= 0, p.right >= 0, words)]
+        except ValueError:
+            continue
+    return []
 
 
 def workspace(problem, device, config):
@@ -79,16 +81,17 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """Steps, by what the products and the additions to dq take of shared memory's rate."""
+    """Steps of a block, by what its products and copies take of shared memory's rate."""
     p, s, (d, e) = problem, config.shape, config.boxes
     spread = (s.height + s.width) / 2 * (p.left >= 0 or p.right >= 0)
-    queries = min(p.pairs / max(p.batch * p.keys, 1) + spread, p.rows)
-    blocks = p.batch * p.kv_heads * ceil_div(p.keys, s.height)
+    queries = min(p.pairs / max(p.batch * p.keys, 1) + spread, p.rows)  # of a key
+    blocks = p.batch * p.kv_heads * ceil_div(p.keys, s.height) * s.blocks
     steps = p.group * (queries / s.width + 0.5 * bool(spread))
-    rows = 4 * (d + e) * max(s.height / 2, 16 + s.height / 4) * 2  # s, dp, dv and dk: of 64 queries, or columns, by keys
-    cycles = rows + 4 * d * (s.height / 16) * 32 / 4 + (2 * s.width * 64 * 4 * d + 5 * config.box + sum(config.passing)) / 128
+    rows = 8 * (d + e) * max(s.own / 2, 16 + s.own / 4)  # s, dp, dv, dk: 64 queries, or columns, by the block's keys, 16 of k at a time
+    of_dq = 32 * s.height / 16 * d / s.blocks + 2 * s.width * 256 * d / s.blocks / 128
+    cycles = rows + of_dq + (6 * config.box + sum(config.passing)) / 128 + COST.step
     cycle = max(blocks * steps / device.sms, steps) / (WGMMA.clock * device.clock_hz)
-    work = overlap(Cost(math=cycle * cycles, waits=cycle * COST.step), memory=memory_seconds(p.bytes, device))
+    work = overlap(Cost(math=cycle * cycles * (ROLES.pair if s.blocks > 1 else 1)), memory=memory_seconds(p.bytes, device))
     around = p.batch * p.heads * p.rows * (4 * p.dv + COST.dq_ordered * p.d)
     return Cost(launch=4 * WGMMA.launch, memory=read_seconds(around, device)) + dsink_seconds(p, device) + work
 
