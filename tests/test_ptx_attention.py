@@ -321,8 +321,8 @@ def test_gradients_of_wide_heads_are_multiplied_once_from_shared_memory(words):
 @pytest.mark.parametrize("words", ["4x16x2048x256 bf16 --causal", "4x16x2048x224 bf16 --value-size 128", "2x8x512x200 f16 --kv-heads 2",
                                    "4x16x2048x256 f16 --window=100,20 --bottom-right"])
 def test_gradients_of_two_blocks_are_multiplied_once_from_shared_memory(words):
-    """Five products a step, two of them of the next step's, too; queries come to both blocks at once, ds goes to the other one by a copy, and
-    what is added to dq leaves registers by 16 bytes."""
+    """Five products a step, two of them of the next step's, too; queries come to both blocks at once, ds goes to the other one by a copy,
+    and what is added to dq leaves registers by 16 bytes."""
     problem, target = parse_problem(words.split(), "sdpa_bwd"), device("sm_90a")
     variant = next(a for a in dispatch.algorithms("sdpa_bwd") if a.name == "flash_wgmma_roles").variants(problem, target)[0]
     config, launches = variant.config, variant.build(problem, target, variant.config)

@@ -240,7 +240,7 @@ def store_async(address, value, bar, dtype):
 
 
 class Copied:
-    """A copy under way to the shared memory of a block; it lands when somebody waits at the barrier that it reports to."""
+    """A copy in flight to the shared memory of a block; it lands when somebody waits at the barrier that it reports to."""
     arrivals = 0
 
     def __init__(self, barrier, memory, byte, data):

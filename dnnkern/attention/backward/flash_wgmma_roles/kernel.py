@@ -242,7 +242,7 @@ def kernel(config, down):
         p_pipe.consumer_release(shared.p, p_state, thread.lane)
         if not REST_IS_DS:
             rest_pipe.consumer_release(shared.rest, rest_pipe.consumer_start(), thread.lane)
-        barrier_sync(2, 128)  # all warps have multiplied the former ds, or read what is there
+        barrier_sync(2, 128)  # all warps have multiplied the former ds, or read that of p
         store_tile(dp, 0, 1.0, shared.base + DS_AT, thread)
         fence_async_shared()
         barrier_sync(2, 128)
