@@ -47,7 +47,7 @@ from .parameters import Heads, Sizes
 from .preprocess import preprocess_launch
 from .workspace import countable, workspace_of
 
-COST, ROLES, WGMMA = (constants("attention/" + name) for name in ("wgmma_bwd", "wgmma_roles", "wgmma"))
+COST, ROLES, WGMMA = constants("attention/wgmma_bwd"), constants("attention/wgmma_roles"), constants("attention/wgmma")
 
 CHOICES = (("", (Shape(2, 128, 0), Shape(2, 64, 0), Shape(1, 64, 0))), ("", (WIDE,)), ("dk", (WIDE,)), ("dk", (Shape(1, 32, 0),)))
 """What the kernel sums up and its shapes; the first that fit are the configurations."""

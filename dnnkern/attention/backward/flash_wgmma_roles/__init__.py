@@ -33,7 +33,7 @@ from ..flash_wgmma.workspace import countable, workspace_of
 from .config import KEYS, PIECE, THREADS, Config, Shape
 from .kernel import kernel
 
-COST, ROLES, WGMMA = (constants("attention/" + name) for name in ("wgmma_bwd", "wgmma_roles", "wgmma"))
+COST, ROLES, WGMMA = constants("attention/wgmma_bwd"), constants("attention/wgmma_roles"), constants("attention/wgmma")
 
 
 def supports(problem):
