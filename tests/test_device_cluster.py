@@ -8,7 +8,8 @@ from kit import launch, needs
 from dnnkern.device import SIMULATED, cluster, cuda, f32, i32, i64, u32
 from dnnkern.device.cluster import (cluster_arrive, cluster_arrive_relaxed, cluster_rank, cluster_size, cluster_sync, cluster_wait,
                                     remote_address)
-from dnnkern.device.mbarrier import fence_mbarrier_init, mbarrier_arrive_expect, mbarrier_init, mbarrier_wait
+from dnnkern.device.mbarrier import (fence_async_shared, fence_mbarrier_init, mbarrier_arrive_expect, mbarrier_free_remote, mbarrier_init,
+                                     mbarrier_wait)
 from dnnkern.device.vec import load_shared_f32, shared_address
 
 pytestmark = needs(9)
@@ -129,6 +130,41 @@ def test_stores_that_a_barrier_counts(size):
     launch(kernel, 8, N, x, y, cluster=size)
     got = y.reshape(8 // size, size, STEPS, size)
     np.testing.assert_array_equal(got, np.broadcast_to(x.reshape(-1, 1, size, STEPS).swapaxes(2, 3), got.shape))
+
+
+def test_a_copy_between_blocks():
+    """Each block writes numbers, a step after the other, and sends them to the other one, which has read the former ones."""
+    STEPS = 3
+
+    @cuda.jit(launch_bounds=N)
+    def kernel(x, y):
+        own, other = cuda.shared.array(N, f32), cuda.shared.array(N, f32)
+        bars = cuda.shared.array(2, i64)
+        t, to = i32(cuda.threadIdx.x), i32(1 - cluster_rank())
+        full, empty = shared_address(bars, 0), shared_address(bars, 1)
+        if t == 0:
+            mbarrier_init(full, u32(1))
+            mbarrier_init(empty, u32(N))
+            fence_mbarrier_init()
+        cluster_sync()
+        for step in range(STEPS):
+            phase = u32(step & 1)
+            own[t] = x[i32((STEPS * cuda.blockIdx.x + step) * N + t)]
+            fence_async_shared()
+            cuda.syncthreads()
+            if t == 0:
+                mbarrier_wait(empty, phase ^ u32(1))
+                mbarrier_arrive_expect(full, u32(4 * N))
+                cluster.copy_async(remote_address(shared_address(other, 0), to), shared_address(own, 0), u32(4 * N),
+                                   remote_address(full, to))
+            mbarrier_wait(full, phase)
+            y[i32((STEPS * cuda.blockIdx.x + step) * N + t)] = other[t]
+            mbarrier_free_remote(empty, u32(to))
+            cluster_sync()
+    x = np.arange(4 * STEPS * N, dtype=np.float32)
+    y = np.zeros_like(x)
+    launch(kernel, 4, N, x, y, cluster=2)
+    np.testing.assert_array_equal(y.reshape(2, 2, -1), x.reshape(2, 2, -1)[:, ::-1])
 
 
 def _remote(tile, t):

@@ -7,7 +7,7 @@ from dnnkern.device import SIMULATED
 if SIMULATED:
     pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
 
-from sass import machine_code  # noqa: E402
+from sass import assembled as assembled_code, machine_code  # noqa: E402
 from test_ptx import device  # noqa: E402
 from test_ptx_transform import accesses  # noqa: E402
 
@@ -303,6 +303,37 @@ def test_gradients_of_the_widest_heads_take_six_products(words, most):
         assert of_dv.count("STSM") == of_dv.count("UBLKRED") == 0 and others.count("STSM") == 2, variant
         assert all(launch.shared <= 232448 for launch in launches), variant
         assert all(code.registers * launch.block[0] <= 65536 for code, launch in zip((of_dv, others), launches[1:3])), variant
+
+
+@pytest.mark.parametrize("words", ["4x16x2048x192 bf16 --value-size 128 --causal", "4x16x2048x192 f16 --window=100,20 --bottom-right",
+                                   "2x8x512x160 f16 --kv-heads 2"])
+def test_gradients_of_wide_heads_are_multiplied_once_from_shared_memory(words):
+    """Five products a step, s twice in the code. A word or two of a step may not fit the registers."""
+    problem, target = parse_problem(words.split(), "sdpa_bwd"), device("sm_90a")
+    variant = next(a for a in dispatch.algorithms("sdpa_bwd") if a.name == "flash_wgmma_roles").variants(problem, target)[0]
+    config, launch = variant.config, variant.build(problem, target, variant.config)[1]
+    code, s, steps = assembled_code(launch.kernel, launch.signature, "sm_90a"), config.shape, config.shape.own // 16
+    (of_q, of_v), of_passing = config.steps, s.width // 16 * sum(config.boxes)
+    assert code.count("HGMMA") == 2 * of_q + of_v + of_passing + steps * config.boxes[0] and not code.slow and code.spilled <= 16
+    assert launch.cluster == (1, 1, 1) and launch.shared <= 232448 and not code.doubles and not code.divisions
+
+
+@pytest.mark.parametrize("words", ["4x16x2048x256 bf16 --causal", "4x16x2048x224 bf16 --value-size 128", "2x8x512x200 f16 --kv-heads 2",
+                                   "4x16x2048x256 f16 --window=100,20 --bottom-right"])
+def test_gradients_of_two_blocks_are_multiplied_once_from_shared_memory(words):
+    """Five products a step, two of them of the next step's, too; queries come to both blocks at once, ds goes to the other one by a copy,
+    and what is added to dq leaves registers by 16 bytes."""
+    problem, target = parse_problem(words.split(), "sdpa_bwd"), device("sm_90a")
+    variant = next(a for a in dispatch.algorithms("sdpa_bwd") if a.name == "flash_wgmma_roles").variants(problem, target)[0]
+    config, launches = variant.config, variant.build(problem, target, variant.config)
+    assert [launch.kernel.py_func.__name__ for launch in launches] == ["sdpa_bwd_preprocess", "sdpa_bwd_flash_wgmma_roles", "sdpa_bwd_dq"]
+    code, s, steps = machine_code(launches[1].kernel, launches[1].signature), config.shape, config.shape.own // 16
+    of_passing, of_dq = s.width // 16 * sum(config.boxes), 2 * steps * config.dq_boxes
+    assert code.count("HGMMA") == 2 * sum(config.steps) + of_passing + of_dq
+    assert code.count("LDSM") == 2 * steps and code.count("STSM") == (3 + sum(config.boxes)) * steps
+    assert code.count("UBLKCP.S.S") == 1 and code.count("UBLKRED") == 0 and code.count("REDG.E.ADD.F32x4") == 8 * (config.dq_boxes + 1)
+    assert launches[1].cluster == (2, 1, 1) and code.count("UTMALDG.4D.MULTICAST") >= sum(config.boxes) // 2
+    assert launches[1].shared <= 232448 and code.registers * launches[1].block[0] <= 65536 and not code.doubles and not code.divisions
 
 
 @pytest.mark.parametrize("words, most", [("4x16x2048x64 f32", 2), ("4x16x2048x64 f32 --causal --kv-heads 4", 2),

@@ -18,6 +18,16 @@ def _add(name):
 add_f32, add_f64 = _add("float32"), _add("float64")
 """``(pointer to global memory, value)``: the element grows by the value, in one step."""
 
+
+def _add_four(p, *values):
+    for k, value in enumerate(values):
+        cuda.atomic.add(p, k, value)
+
+
+add4_f32 = instruction("red.relaxed.gpu.global.v4.f32.add [$0], {$1, $2, $3, $4};", (), ("uint64", *["float32"] * 4), twin=_add_four,
+                       memory=True)
+"""``(pointer, a, b, c, d)``: four neighbours, 16 bytes at a multiple of 16, each as `add_f32` does (from sm_90 on)."""
+
 raise_u32 = instruction("red.relaxed.gpu.global.max.u32 [$0], $1;", (), ("uint64", "uint32"),
                         twin=lambda p, value: cuda.atomic.max(p, 0, value) and None, memory=True)
 """``(pointer, value)``: the element becomes the larger of the two. Floats that are not negative are in the order of their bits, a NaN

@@ -12,6 +12,7 @@ remote_address(address, rank)                    the place of a shared address i
 load_remote_u32, load_remote_f32(address)        the word there
 store_remote_u32, store_remote_f32(address, v)   write it
 store_async_f32(address, v, bar)                 start to write it; the mbarrier at `bar`, in that block, is told 4 bytes when it is there
+copy_async(address, source, bytes, bar)          the same of so many bytes of this block's shared memory, multiples of 16
 ===============================================  ==========================================================================================
 
 Between two arrivals of a thread must be a wait; what lies between arrival and wait is not covered by the barrier. The lanes of a warp
@@ -25,7 +26,8 @@ before the first remote access, ::
 and one behind the last, so that no block leaves while its memory is in use. Remote accesses are ordinary ones in the order of memory,
 which the simulator checks; a plain access to a remote address is an error there. But an arrival that makes them known waits for all that
 its warp has stored, to global memory too. `store_async_f32` does not: who waits at the mbarrier sees what it wrote, and that what its
-thread read before is read, nothing more. Without a cluster launch a block is a cluster of its own; the simulator allows no
+thread read before is read, nothing more; nor does `copy_async`, an asynchronous copy as those of `tma`, which has read its source when it
+has landed. Without a cluster launch a block is a cluster of its own; the simulator allows no
 `store_async_f32` there.
 """
 from . import SIMULATED, device_function, instruction
@@ -72,3 +74,5 @@ load_remote_f32, store_remote_f32 = _remote("float32")
 store_async_f32 = instruction("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [$0], $1, [$2];", (),
                               ("uint32", "float32", "uint32"), memory=True,
                               twin=lambda address, value, bar: _twins.store_async(address, value, bar, as_dtype("float32")))
+copy_async = _operation("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [$0], [$1], $2, [$3];", "copy_async", (),
+                        ("uint32", "uint32", "uint32", "uint32"), memory=True)

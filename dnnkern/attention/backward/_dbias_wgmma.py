@@ -226,7 +226,7 @@ def kernel(config):
             bias_pipe.producer_acquire(shared.bias, state)
             some, _ = covers(i0, j0, work)
             if some:
-                bar = bias_pipe.producer_expect(shared.bias, state, u32(BIAS))
+                bar = bias_pipe.producer_expect(shared.bias, state, BIAS)
                 for n in range(BIAS_BOXES):
                     tma_load_4d(shared.base + u32(BIAS_AT + n * BIAS_BOX) + state.stage * BIAS, maps.bias, bar, j0 + n * COLUMNS, i0, h, b)
             else:

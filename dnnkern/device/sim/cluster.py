@@ -237,3 +237,38 @@ def store_async(address, value, bar, dtype):
     if block is not thread.block:
         barrier.visits[thread] = barrier.phase, block.launch.now
     barrier.enqueue(what, Sent(barrier, memory, byte // dtype.itemsize, value, dtype, clock))
+
+
+class Copied:
+    """A copy in flight to the shared memory of a block; it lands when somebody waits at the barrier that it reports to."""
+    arrivals = 0
+
+    def __init__(self, barrier, memory, byte, data):
+        self.memory, self.byte, self.data, self.phase, self.nbytes = memory, byte, data, barrier.phase, len(data)
+
+    def __str__(self):
+        return f"a copy of {self.nbytes} bytes of shared memory"
+
+    def land(self):
+        """The bytes arrive."""
+        self.memory.raw[self.byte:self.byte + self.nbytes] = self.data
+
+
+def copy_async(address, source, nbytes, bar):
+    """Twin of cp.async.bulk between blocks. It reads its source at once."""
+    what, thread, nbytes = "copy_async", engine.CURRENT, int(nbytes)
+    memory, byte = locate(address, 16, what, counted=True)
+    block, own, rank = memory.block, thread.block.shared, int(bar) >> WINDOW
+    begin = int(source) - own.base
+    if rank != int(address) >> WINDOW:
+        raise Misuse(f"{what}: address {int(address):#x} and barrier {int(bar):#x} are in different blocks")
+    if begin % 16 or nbytes % 16 or not 0 <= begin <= own.used - nbytes or byte > memory.used - nbytes:
+        raise Misuse(f"{what}: {nbytes} bytes from {int(source):#x} to {int(address):#x} are misaligned or outside a block's memory")
+    barrier = barrier_at(block, int(bar) & (1 << WINDOW) - 1, what, fenced=block is not thread.block)
+    clock = released(thread)
+    proxy.Access(block, barrier.slot, [clock]).runs("write", memory, np.array([byte]), nbytes)
+    data = own.raw[begin:begin + nbytes].copy()
+    memory.raw[byte:byte + nbytes] = POISON
+    if block is not thread.block:
+        barrier.visits[thread] = barrier.phase, block.launch.now
+    barrier.enqueue(what, Copied(barrier, memory, byte, data))

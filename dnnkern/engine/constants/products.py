@@ -228,6 +228,10 @@ row("attention/wgmma_bwd", h200("h200-attention.jsonl"),
     "probability and its gradient, counted; of a bias, ALiBi, softcap, dropout; bytes of dq in order, and not",
     ("bias", "alibi", "softcap", "dropout", "split"),
     step=590, score=8, order=1900, split=16, bias=12, alibi=4, softcap=25, dropout=10, dq_ordered=6, dq=10)
+row("attention/wgmma_roles", h100("h100-weak-spots-attnbwd.jsonl"),
+    "times as long as counted: a step of two blocks that exchange ds; of `flash_wgmma` one of tiles of 32 queries, whose products wait for "
+    "shared memory: fitted to 13 times of seven problems, bfloat16, heads of 160 to 256",
+    pair=1.13, narrow=1.5)
 row("attention/fp8", GUESSED,
     "cycles of a part of the accumulators after the first, whose products nothing else of the warpgroup overlaps",
     part=100)

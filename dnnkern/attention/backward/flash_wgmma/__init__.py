@@ -16,7 +16,7 @@
   have been added. Blocks take tiles of keys in that order from a counter, so that each waits only for blocks that have begun. With a causal
   mask a block begins with the queries beside its keys, which those before are the last to reach: none has to wait. Without one they begin
   with the same queries, follow a step after one another, and later ones find that order. Where the first keys' blocks, the longest, would
-  end last, all of this is the other way round, `down`. `flash_wgmma_atomic` adds as it comes.
+  end last, all of this is the other way round, `down`, and the longest of all heads come first. `flash_wgmma_atomic` adds as it comes.
 - A 16-bit bias of every query and key comes by tiles with those of q, to where ds will be: each thread has read its part of the one
   before it writes the other. Images that share a bias are worked on together.
 - Packed sequences have tiles of keys and of queries of their own, counted like any others: more than there may be, and a block without one
@@ -47,7 +47,7 @@ from .parameters import Heads, Sizes
 from .preprocess import preprocess_launch
 from .workspace import countable, workspace_of
 
-COST, WGMMA = constants("attention/wgmma_bwd"), constants("attention/wgmma")
+COST, ROLES, WGMMA = constants("attention/wgmma_bwd"), constants("attention/wgmma_roles"), constants("attention/wgmma")
 
 CHOICES = (("", (Shape(2, 128, 0), Shape(2, 64, 0), Shape(1, 64, 0))), ("", (WIDE,)), ("dk", (WIDE,)), ("dk", (Shape(1, 32, 0),)))
 """What the kernel sums up and its shapes; the first that fit are the configurations."""
@@ -114,6 +114,8 @@ def estimate(problem, device, config):
     issues = (COST.score + COST.split * config.split + of_bias * bool(config.kind.bias) + COST.alibi * p.alibi
               + COST.softcap * (p.softcap > 0) + COST.dropout * (p.dropout > 0) + p.score_instructions)
     cycle = max(blocks * steps / device.sms, steps) / (WGMMA.clock * device.clock_hz)  # of each step
+    if config.transposed and not config.split:
+        cycle *= ROLES.narrow
     work = Cost(math=cycle * products, waits=cycle * times * COST.step, issue=cycle * issues * s.height * s.width / 128)
     work = overlap(work, waits=cycle * COST.order * config.ordered, memory=memory_seconds(p.bytes, device))
     around = p.batch * p.heads * rows * (4 * p.dv + (COST.dq_ordered if config.ordered else COST.dq) * p.d)
@@ -121,20 +123,26 @@ def estimate(problem, device, config):
             + dsink_seconds(p, device) + work)
 
 
-def goes_down(problem, config, device):
-    """Whether the first keys, which with a causal mask the most queries attend to, come first: where one of their blocks is long beside
-    the work of a multiprocessor, it must not begin last. Blocks wait for each other then until they are a step apart."""
+def has_long_blocks(problem, config, device):
+    """Whether a block of the first keys, which with a causal mask the most queries attend to, is long beside the work of a multiprocessor:
+    then it must not begin last."""
     p, s = problem, config.shape
     steps = p.group * p.kv_heads * p.pairs / (s.width * s.height)
     longest = p.group * ceil_div(min(of_a_sequence(p, p.rows), p.bounds[0] + s.height), s.width)
-    return not config.ordered or p.right >= 0 and longest > 0.5 * steps / device.sms
+    return p.right >= 0 and longest > 0.5 * steps / device.sms
 
 
-def order_argument(problem, height, by_head, device):
-    """Kernel parameter `order` of tiles of keys: those of as many heads as fill the device form a section, and in it tiles with the same
-    keys of all heads follow one another; `by_head` as `make_longest_first` has it."""
-    p, tiles, lines = problem, tiles_of(problem, problem.keys, height), problem.images * problem.kv_heads
-    return order_of(lines, max(1, min(lines, ceil_div(device.sms, tiles))), tiles, p.images if by_head else p.kv_heads, 1)
+def goes_down(problem, config, device):
+    """Whether the first keys come first. Blocks wait for each other then until they are a step apart, if additions have an order."""
+    return not config.ordered or has_long_blocks(problem, config, device)
+
+
+def order_argument(problem, config, device):
+    """Kernel parameter `order` of tiles of keys: those of as many heads as fill the device form a section, or those of all heads where the
+    longest blocks of all must come first; and in it tiles with the same keys of all heads follow one another."""
+    p, tiles, lines = problem, tiles_of(problem, problem.keys, config.shape.height), problem.images * problem.kv_heads
+    section = lines if has_long_blocks(p, config, device) else min(lines, ceil_div(device.sms, tiles))
+    return order_of(lines, max(1, section), tiles, p.images if config.by_head else p.kv_heads, 1)
 
 
 def build(problem, device, config):
@@ -169,7 +177,7 @@ def main_launch(problem, device, config, space, maps, ticket=0):
     of_bias = bias_map("bias", p.bias, min(s.width, 64)) if config.staged else maps[0]
     arguments = (*maps, of_bias, *stores, in_space("float32*", 0), in_space("float32*", space.dq), in_space("uint32*", space.counts),
                  in_space("uint32*", space.ticket + 4 * ticket), Argument(Sizes, (p.rows, p.keys, space.rows, space.tiles, p.batch)),
-                 order_argument(p, s.height, config.by_head, device), Argument(Heads, (p.group, p.heads)), *sequence_arguments(p),
+                 order_argument(p, config, device), Argument(Heads, (p.group, p.heads)), *sequence_arguments(p),
                  *added_arguments(p, documents_at(p, device, space)), *number_arguments(p))
     blocks = p.images * p.kv_heads * tiles_of(p, p.keys, s.height)
     return Launch(kernel(config, goes_down(p, config, device)), (blocks, 1, 1), (s.threads, 1, 1), arguments, shared=config.shared)

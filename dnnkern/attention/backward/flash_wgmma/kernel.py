@@ -270,8 +270,10 @@ def kernel(config, down):
     @device_function
     def store_columns(acc, to, count, number):
         """A warpgroup's columns of the part of dq, block after block."""
+        own = to + u32(number * 16)
         for j in range(count // 8):
-            store_shared_4f32(to + u32(2048 * j) + u32(number * 16), acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3])
+            store_shared_4f32(own, acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3])
+            own = own + 2048
 
     @device_function
     def store_transposed(acc, to, first, thread):
@@ -279,10 +281,11 @@ def kernel(config, down):
         for tile in range(TILES):
             block = i32(4 * (first + tile) + thread.warp)
             if block < BLOCKS:
+                own = to + u32(block * 2048 + thread.lane * 16)
                 for j in range(WIDTH // 8):
                     k = tile * SCORES + 4 * j
-                    store_shared_4f32(to + u32(block * 2048) + u32(512 * j) + u32(thread.lane * 16), acc[k], acc[k + 1], acc[k + 2],
-                                      acc[k + 3])
+                    store_shared_4f32(own, acc[k], acc[k + 1], acc[k + 2], acc[k + 3])
+                    own = own + 512
 
     @device_function
     def finish_dq(acc, shared, ds_state, thread):

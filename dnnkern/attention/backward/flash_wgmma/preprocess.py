@@ -50,16 +50,17 @@ def kernel(kind, dots, width):
         line, tile = divide_remainder(cuda.blockIdx.x, tiles)
         image, h = divide_remainder(line, heads_of)
         lane, row_of_turn, last = cuda.threadIdx.x % LANES, cuda.threadIdx.x // LANES, vectors - PACKED
+        nothing = u32(0)
         for turn in range(clears):
             vector = (turn * i64(cuda.gridDim.x) + cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
             if vector < last:
-                store4(cleared, 4 * vector, (u32(0), u32(0), u32(0), u32(0)))
+                store4(cleared, 4 * vector, (nothing, nothing, nothing, nothing))
         if PACKED and cuda.blockIdx.x == 0 and cuda.threadIdx.x < 32:
             wrong_rows = decrease(of_rows, row_step, sizes.batch, sizes.rows)
             wrong_keys = decrease(of_keys, key_step, sizes.batch, sizes.keys)
-            ticket = u32(NO_TILES) if wrong_rows or wrong_keys else u32(0)
+            ticket = u32(NO_TILES) if wrong_rows or wrong_keys else nothing
             if cuda.threadIdx.x == 0:
-                store4(cleared, 4 * last, (ticket, ticket, u32(0), u32(0)))
+                store4(cleared, 4 * last, (ticket, ticket, nothing, nothing))
         of_do = advance(do, image * do_strides.batch + h * do_strides.head)
         of_o = advance(o, image * o_strides.batch + h * o_strides.head)
         of_lse = image * lse_strides.batch + h * lse_strides.head

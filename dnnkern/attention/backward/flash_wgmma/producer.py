@@ -4,16 +4,15 @@ import functools
 from typing import Callable, NamedTuple
 
 from ....device import device_function, i64, u32
-from ....device.grid import add_released, load_acquired
+from ....device.grid import add_released
 from ....device.index import ceil_div, divide_remainder, divisor
 from ....device.mbarrier import fence_async_global
 from ....device.pipeline import Pipeline, make_pipeline
 from ....device.tma import bulk_commit, bulk_load, bulk_reduce_add_f32, bulk_store, make_bulk_wait, make_bulk_wait_read, tma_load_4d
 from ....device.vec import address, advance
-from ....engine.document_blocks import make_is_tile_there
 from ....engine.hopper import ROW
 from ..._wgmma import COLUMNS
-from .tiles import make_ranges, make_tiles
+from .tiles import make_tiles, make_turns
 
 
 class Pipes(NamedTuple):
@@ -84,7 +83,7 @@ class Producers(NamedTuple):
 def make_producers(config, down) -> Producers:
     """Of a configuration, from the last keys to the first or `down` the other way round."""
     kind, s, at, tiles = config.kind, config.shape, config.layout, make_tiles(config, down)
-    HEIGHT, WIDTH, GROUPS, PACKED, DOWN, OF_DK = s.height, s.width, s.groups, kind.packed, down, config.only != "dv"
+    HEIGHT, WIDTH, GROUPS, PACKED, OF_DK = s.height, s.width, s.groups, kind.packed, config.only != "dv"
     kv_pipe, q_pipe, dq_pipe, dq_free_pipe, do_pipe, bias_pipe = make_pipes(config)
     do_at, ds_at = make_addresses(config)
 
@@ -105,7 +104,7 @@ def make_producers(config, down) -> Producers:
     def load(maps, shared, tile, stats, work):
         base = shared.base
         image, images = 0 if PACKED else tile.sequence, 1 if PACKED else work.sizes.batch
-        bar = kv_pipe.producer_expect(shared.kv, kv_pipe.producer_start(), u32(RESIDENT))
+        bar = kv_pipe.producer_expect(shared.kv, kv_pipe.producer_start(), RESIDENT)
         load_boxes(base, Q_BOXES, KV_BOX, maps.k, bar, tile.first_key + tile.key, tile.kv_head, image, images)
         if OF_DK:
             load_boxes(base + V_AT, V_BOXES, KV_BOX, maps.v, bar, tile.first_key + tile.key, tile.kv_head, image, images)
@@ -115,12 +114,12 @@ def make_producers(config, down) -> Producers:
             line = (image * work.heads.all + h) * i64(work.sizes.padded) + (tile.first_padded + row)
             q_pipe.producer_acquire(shared.q, q_state)
             q_at = base + RING_AT + q_state.stage * STAGE
-            bar = q_pipe.producer_expect(shared.q, q_state, u32(STAGE + STATS))
+            bar = q_pipe.producer_expect(shared.q, q_state, STAGE + STATS)
             load_boxes(q_at, Q_BOXES, Q_BOX, maps.q, bar, tile.first_row + row, h, image, images)
             bulk_load(base + STATS_AT + q_state.stage * STATS, address(stats, 2 * line), STATS, bar)
             if SINGLE_DO:
                 do_pipe.producer_acquire(shared.do, do_state)
-                bar = do_pipe.producer_expect(shared.do, do_state, u32(DO_BYTES))
+                bar = do_pipe.producer_expect(shared.do, do_state, DO_BYTES)
                 do_state = do_pipe.next(do_state)
             load_boxes(do_at(base, q_at), V_BOXES, Q_BOX, maps.do, bar, tile.first_row + row, h, image, images)
             q_state = q_pipe.next(q_state)
@@ -145,25 +144,9 @@ def make_producers(config, down) -> Producers:
 
     # ---- dq
 
-    BY_WIDTH, BY_HEIGHT, (_, key_tiles), ORDERED = divisor(WIDTH), divisor(HEIGHT), make_ranges(kind, HEIGHT, WIDTH), config.ordered
+    BY_WIDTH, BY_HEIGHT, ORDERED, wait_for_turn = divisor(WIDTH), divisor(HEIGHT), config.ordered, make_turns(config, down)
     DQ_AT, DQ_BYTES = at.dq, config.dq
-    source_free, drained, SKIPS = make_bulk_wait_read(0), make_bulk_wait(0), kind.documents >= 0
-    is_there = make_is_tile_there(kind.documents, WIDTH, HEIGHT)
-
-    @device_function
-    def wait_for_turn(count, row, tile, mine, work):
-        """Wait until the tiles of keys whose turn is before have been added to a tile of queries; whether there are any."""
-        low, high = key_tiles(row, tile.rows, tile.keys, work.bounds)
-        before = mine - low if DOWN else high - mine
-        if SKIPS:
-            before = 0
-            for n in range(low if DOWN else mine + 1, mine if DOWN else high + 1):
-                if is_there(work.operands, tile.sequence, row, n * HEIGHT):
-                    before = before + 1
-        while load_acquired(count) != u32(before):
-            pass
-        fence_async_global()
-        return before != 0
+    source_free, drained = make_bulk_wait_read(0), make_bulk_wait(0)
 
     @device_function
     def add_to_dq(shared, tile, added, work, own):

@@ -3,7 +3,9 @@ import functools
 from typing import Callable, NamedTuple
 
 from ....device import cuda, device_function, i32, u32
+from ....device.grid import load_acquired
 from ....device.index import divide_remainder, divisor
+from ....device.mbarrier import fence_async_global
 from ....device.scheduler import make_longest_first
 from ....device.vec import load_shared_4u32, load_shared_u32, store_shared_4u32, store_shared_u32
 from ....engine.document_blocks import make_is_tile_there
@@ -77,6 +79,30 @@ def make_ranges(kind, height, width):
         last, _ = divide_remainder(min(end, keys) - 1, BY_HEIGHT)
         return first, last
     return rows_of, key_tiles
+
+
+@functools.cache
+def make_turns(config, down):
+    """Device function ``wait_for_turn(count, row, tile, mine, work)``: wait until the tiles of keys whose turn is before that of number
+    `mine` have been added to a tile of queries; whether there are any."""
+    kind, HEIGHT, WIDTH, DOWN = config.kind, config.shape.height, config.shape.width, down
+    (_, key_tiles), SKIPS = make_ranges(kind, HEIGHT, WIDTH), kind.documents >= 0
+    is_there = make_is_tile_there(kind.documents, WIDTH, HEIGHT)
+
+    @device_function
+    def wait_for_turn(count, row, tile, mine, work):
+        low, high = key_tiles(row, tile.rows, tile.keys, work.bounds)
+        before = mine - low if DOWN else high - mine
+        if SKIPS:
+            before = 0
+            for n in range(low if DOWN else mine + 1, mine if DOWN else high + 1):
+                if is_there(work.operands, tile.sequence, row, n * HEIGHT):
+                    before = before + 1
+        while load_acquired(count) != u32(before):
+            pass
+        fence_async_global()
+        return before != 0
+    return wait_for_turn
 
 
 @device_function
