@@ -83,11 +83,13 @@ def make_online_softmax(width, first, raised=0.0, exact=False):
                 odd = odd + x[4 * j + 2 * h + 1]
             row_sum[h] = even + odd
         return largest, exponentials
-    if not 16 <= first <= width - 16 or first % 8 or width % 8:
+    ends = (0, *(first if isinstance(first, tuple) else (first,)), width)
+    if any(b - a < 16 or b % 8 for a, b in zip(ends, ends[1:])) or len(ends) > 4:
         raise ValueError(f"tile of {width} keys, of which {first} first; expected multiples of 8, 16 at least in each part")
-    largest_first, first_exponentials = part(0, first // 8)
-    largest_last, last_exponentials = part(first // 8, width // 8)
-    EARLIER = first // 8
+    largest_first, first_exponentials = part(0, ends[1] // 8)
+    largest_middle, middle_exponentials = part(ends[1] // 8, ends[2] // 8)
+    largest_last, last_exponentials = part(ends[-2] // 8, width // 8)
+    MIDDLE, BEFORE, EARLIER = len(ends) > 3, ends[1] // 8, ends[-2] // 8
 
     @device_function
     def online_softmax(x, most, row_max, ref_max, row_sum, rescale, scale, slack):
@@ -100,6 +102,16 @@ def make_online_softmax(width, first, raised=0.0, exact=False):
             rescaled = True
         first_exponentials(x, ref_max, row_sum, 0, scale)
         first_exponentials(x, ref_max, row_sum, 1, scale)
+        if MIDDLE:
+            most[0], most[1] = largest_middle(x, 0), largest_middle(x, 1)
+            if exact:
+                keep_largest(most)
+            if any_lane(most[0] > row_max[0] + slack or most[1] > row_max[1] + slack):
+                raise_reference(row_max, ref_max, row_sum, rescale, most, scale)
+                scale_rows(x, BEFORE, most)
+                rescaled = True
+            middle_exponentials(x, ref_max, row_sum, 0, scale)
+            middle_exponentials(x, ref_max, row_sum, 1, scale)
         most[0], most[1] = largest_last(x, 0), largest_last(x, 1)
         if exact:
             keep_largest(most)

@@ -9,6 +9,7 @@ import functools
 from typing import NamedTuple
 
 from ...device import cuda, device_function, f32, i32, i64, jit, u32, u64
+from ...device.barrier import barrier_arrive, barrier_sync
 from ...device.convert import element
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ...device.fastmath import fma, rcp
@@ -19,12 +20,12 @@ from ...device.registers import make_register_claim, make_register_release
 from ...device.scheduler import make_channel, make_dynamic, make_longest_first, make_static
 from ...device.tma import bulk_load, prefetch_tensor_map, tensor_map_address, tma_load_4d
 from ...device.unroll import unrolled
-from ...device.vec import address, advance, pin, shared_address
+from ...device.vec import address, advance, load4, pin, shared_address, store4
 from ...device.warp import elect, uniform
 from ...device.wgmma import descriptor, make_wgmma_wait, matrix_descriptor
 from ...engine.hopper import GROUP, ROW
 from ...host.launch import Argument, Launch
-from .._fragments import make_factors, make_normalize_rows, make_online_softmax, make_row_maxima
+from .._fragments import make_factors, make_normalize_rows, make_online_softmax, make_row_maxima, scale_rows
 from .._modifiers import make_adjust, make_apply_dropout, make_apply_mask
 from .._parameters import RowStrides, Sequences, Strides, added_arguments, number_arguments, scale_arguments, sequence_arguments
 from .._quantization import quantization_argument
@@ -160,13 +161,49 @@ def kernel(config):
     @device_function
     def online_softmax(scores, state, key, query, softmax_scale, slack, dropout, thread):
         """Scores become probabilities, by the reference maxima."""
-        raise_and_sum(scores, state.most, state.row_max, state.ref_max, state.row_sum, state.rescale, softmax_scale, slack)
+        rescaled = raise_and_sum(scores, state.most, state.row_max, state.ref_max, state.row_sum, state.rescale, softmax_scale, slack)
         if DROPOUT:
             apply_dropout(scores, dropout.seed, query.head, query.row, key, thread.lane, dropout.threshold, dropout.factor)
+        return rescaled
 
     # ---- consumers: values
 
     PART, PART_BYTES, V_CONST, acc_done = SUMS // COUNT, config.part_bytes, config.of_values, make_wgmma_wait(0, SUMS // COUNT)
+    DIRECT, PER_CHUNK, TURNS = config.chunk > 0, max(config.chunk // WIDTH, 1), config.turns
+
+    @device_function
+    def await_turn(thread):
+        if TURNS:
+            barrier_sync(u32(1 + thread.group), 256)
+
+    @device_function
+    def pass_turn(thread):
+        if TURNS:
+            barrier_arrive(u32(1 + (thread.group + 1) % GROUPS), 256)
+
+    @device_function
+    def add_values(acc, words, shared, state):
+        """Wait for a tile of values and issue acc += p v."""
+        v_pipe.consumer_wait(shared.v, state)
+        multiply_v(acc, words, descriptor(V_CONST, shared.base + V_AT + state.stage * V_BYTES), 1)
+
+    @device_function
+    def add_before(acc, carry, before):
+        """What was put away joins the accumulators."""
+        for j in range(SUMS // 4):
+            a, b, c, d = load4(before, j * 512)
+            acc[4 * j] = fma(a, carry[0], acc[4 * j])
+            acc[4 * j + 1] = fma(b, carry[0], acc[4 * j + 1])
+            acc[4 * j + 2] = fma(c, carry[1], acc[4 * j + 2])
+            acc[4 * j + 3] = fma(d, carry[1], acc[4 * j + 3])
+
+    @device_function
+    def put_away(acc, before):
+        """The accumulators go to memory, and begin from zero."""
+        for j in range(SUMS // 4):
+            store4(before, j * 512, (acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]))
+            for k in range(4):
+                acc[4 * j + k] = f32(0)
 
     @device_function
     def start_values(tile, words, shared, state):
@@ -247,14 +284,14 @@ def kernel(config):
 
     MOST = 4 if AMAX_S else 2
     SCORES, WORDS, SLACK, pack, hold_scores = WIDTH // 2, config.words, config.slack, config.make_pack(), pin(WIDTH // 2)
-    scores_alone, scores_first = make_wgmma_wait(0, SCORES), make_wgmma_wait(1, SCORES)
+    scores_alone, scores_first, all_done = make_wgmma_wait(0, SCORES), make_wgmma_wait(1, SCORES), make_wgmma_wait(0, SUMS)
 
     @device_function
-    def consume(outputs, shared, work, scales, dropout, thread):
+    def consume(outputs, shared, work, scales, dropout, sums_at, thread):
         scoring = scales.scoring
         softmax_scale = f32(LOG2E) if ADJUSTED else scoring.scale
         slack = SLACK * rcp(softmax_scale)
-        scores, acc, tile = cuda.local.array(SCORES, f32), cuda.local.array(SUMS, f32), cuda.local.array(PART, f32)
+        scores, acc, tile = cuda.local.array(SCORES, f32), cuda.local.array(SUMS, f32), cuda.local.array(1 if DIRECT else PART, f32)
         words, before = cuda.local.array(WORDS, u32), cuda.local.array(2, f32)
         softmax = Softmax(cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32),
                           cuda.local.array(MOST, f32))
@@ -263,6 +300,8 @@ def kernel(config):
         of_q = descriptor(by_row, shared.base + u32(thread.group) * GROUP)
         q_state, k_state, v_state = q_pipe.consumer_start(), k_pipe.consumer_start(), v_pipe.consumer_start()
         tile_state = channel.pipe.consumer_start()
+        if TURNS and thread.group == GROUPS - 1:
+            barrier_arrive(u32(1), 256)
         t = schedule.first()
         while True:
             # the next tile
@@ -286,10 +325,13 @@ def kernel(config):
                 softmax.row_max[r], softmax.ref_max[r], softmax.row_sum[r], before[r] = f32(NEG_INF), f32(0), f32(0), f32(0)
                 if AMAX_S:
                     softmax.most[2 + r] = f32(NEG_INF)
+            since, chunks = i32(0), i32(0)
             q_pipe.consumer_wait(shared.q, q_state)
 
             # scores of the last tile of keys: no values to add yet
+            await_turn(thread)
             start_scores(scores, of_q, shared, k_state)
+            pass_turn(thread)
             scores_alone(scores)
             k_state = finish_scores(scores, key, query, span, scoring, shared, k_state, work, thread)
             online_softmax(scores, softmax, key, query, softmax_scale, slack, dropout, thread)
@@ -299,25 +341,56 @@ def kernel(config):
             # scores of a tile of keys beside the values of the tile after it
             while left > 0:
                 key = key - WIDTH
+                await_turn(thread)
                 start_scores(scores, of_q, shared, k_state)
-                values = start_values(tile, words, shared, v_state)
+                if DIRECT:
+                    add_values(acc, words, shared, v_state)
+                else:
+                    values = start_values(tile, words, shared, v_state)
+                pass_turn(thread)
                 scores_first(scores)
                 k_state = finish_scores(scores, key, query, span, scoring, shared, k_state, work, thread)
-                online_softmax(scores, softmax, key, query, softmax_scale, slack, dropout, thread)
-                v_state = finish_values(acc, before, tile, words, values, shared, v_state, thread)
+                rescaled = online_softmax(scores, softmax, key, query, softmax_scale, slack, dropout, thread)
+                if DIRECT:
+                    all_done(acc)
+                    v_pipe.consumer_release(shared.v, v_state, thread.number)
+                    v_state = v_pipe.next(v_state)
+                else:
+                    v_state = finish_values(acc, before, tile, words, values, shared, v_state, thread)
                 hold_scores(scores)  # the words were the products' until now
                 pack(words, scores)
-                collect(COUNT - 1, acc, before, tile)
-                before[0], before[1] = softmax.rescale[0], softmax.rescale[1]
+                if DIRECT:
+                    since = since + 1
+                    if since == PER_CHUNK:
+                        if chunks > 0:
+                            add_before(acc, before, sums_at)
+                        put_away(acc, sums_at)
+                        before[0], before[1] = f32(1), f32(1)
+                        since, chunks = i32(0), chunks + 1
+                    if rescaled:
+                        scale_rows(acc, E // 8, softmax.rescale)
+                        before[0], before[1] = before[0] * softmax.rescale[0], before[1] * softmax.rescale[1]
+                else:
+                    collect(COUNT - 1, acc, before, tile)
+                    before[0], before[1] = softmax.rescale[0], softmax.rescale[1]
                 left = left - 1
 
             # values of the first tile of keys
             q_pipe.consumer_release(shared.q, q_state, thread.number)
             q_state = q_pipe.next(q_state)
-            values = start_values(tile, words, shared, v_state)
-            finish_softmax(softmax, h, scales, softmax_scale)
-            v_state = finish_values(acc, before, tile, words, values, shared, v_state, thread)
-            collect(COUNT - 1, acc, before, tile)
+            if DIRECT:
+                add_values(acc, words, shared, v_state)
+                finish_softmax(softmax, h, scales, softmax_scale)
+                all_done(acc)
+                v_pipe.consumer_release(shared.v, v_state, thread.number)
+                v_state = v_pipe.next(v_state)
+                if chunks > 0:
+                    add_before(acc, before, sums_at)
+            else:
+                values = start_values(tile, words, shared, v_state)
+                finish_softmax(softmax, h, scales, softmax_scale)
+                v_state = finish_values(acc, before, tile, words, values, shared, v_state, thread)
+                collect(COUNT - 1, acc, before, tile)
             write_back(acc, softmax, maxima, outputs, query, span, h, image, scales, thread, work)
             if not DRAWN:
                 t = schedule.next(t, None)
@@ -331,7 +404,7 @@ def kernel(config):
     K_BARS = TILE_BARS + channel.bytes
     V_BARS = K_BARS + k_pipe.bytes
 
-    def sdpa_fwd(q, k, v, transposed, of_head, images, o, o_strides, lse, lse_strides, counter, sink, sink_step, tiles, order, rows,
+    def sdpa_fwd(q, k, v, transposed, sums, of_head, images, o, o_strides, lse, lse_strides, counter, sink, sink_step, tiles, order, rows,
                  keys, of_rows, of_keys, row_step, key_step, bias, bias_strides, bounds, scale, softcap, seed, offset, threshold,
                  factor, scale_q, scale_k, scale_v, quantization):
         memory = cuda.shared.array(0, u32)
@@ -380,7 +453,8 @@ def kernel(config):
             consume(Outputs(u64(0), o, o_strides, lse, lse_strides), shared, work,
                     Scales(Scoring(scale, softcap, bias, bias_strides), o_scale, factors.of_output(quantization), sink, sink_step,
                            quantization),
-                    Dropout(terms.seed_of(seed, offset), threshold, f32(1)), thread)
+                    Dropout(terms.seed_of(seed, offset), threshold, f32(1)),
+                    advance(sums, (i64(cuda.blockIdx.x) * HEIGHT + group * 64) * E + number * 4), thread)
     sdpa_fwd.__name__ = sdpa_fwd.__qualname__ = f"sdpa_fwd_{config.algorithm}"
     return jit(launch_bounds=(s.threads, 1))(sdpa_fwd)
 
@@ -394,7 +468,7 @@ def main_launch(problem, config, device, maps, steps, counter):
     bounds, scale, *others = number_arguments(p)
     if not config.adjusted:
         scale = Argument("float32", p.scale * LOG2E)
-    arguments = (*maps, Argument("uint8*", "workspace"), Argument("int64x2", steps), Argument("int32", p.images),
+    arguments = (*maps, Argument("uint8*", "workspace"), Argument("float32*", "workspace", offset=counter + 16), Argument("int64x2", steps), Argument("int32", p.images),
                  Argument(element(p.o.dtype).pointer, "o"), Argument(Strides, p.strides(p.o)),
                  Argument("float32*", "lse" if p.lse else "o"), Argument(RowStrides, p.lse_strides),
                  Argument("uint32*", "workspace", offset=counter), *of_sink, Argument("int32", tiles), order_argument(p, s.height),

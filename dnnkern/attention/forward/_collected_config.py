@@ -15,7 +15,8 @@ class Config:
     """The options, o's dtype, sizes of heads, a shape, and in how many parts the columns of a tile's sums are computed, one after the
     other; whether the window has a left and a right bound, whether scores are more than scaled products, whether lse is wanted, whether
     blocks take their tiles from a counter, whether o is stored by pairs; which of q, k and v have a factor, and which factors and maxima
-    of `_quantization` there are.
+    of `_quantization` there are; how many keys tensor cores add up by themselves, 0 for those of a tile; whether warpgroups take turns
+    at issuing their products.
 
     An algorithm's own says:
 
@@ -57,6 +58,8 @@ class Config:
     pairs: bool
     scaled: tuple
     quantized: Quantized
+    chunk: int = 0
+    turns: bool = False
 
     def __post_init__(self):
         s = self.shape
@@ -70,7 +73,7 @@ class Config:
     @property
     def live(self):
         """About how many registers a thread needs."""
-        sums = self.columns // 2 + self.columns // 2 // self.parts
+        sums = self.columns // 2 + (0 if self.chunk else self.columns // 2 // self.parts)
         more = self.of_bias if self.kind.bias else 24 * (self.adjusted or self.kind.dropout)
         return self.shape.width // 2 + self.words + sums + 32 + more
 
@@ -90,17 +93,18 @@ class Config:
         return self.places[2] + BARRIERS + ALIGNMENT
 
     def __str__(self):
-        return str(self.shape) + f" in {self.parts} parts" * (self.parts > 1) + " drawn" * self.drawn
+        return (str(self.shape) + f" in {self.parts} parts" * (self.parts > 1) + f" by {self.chunk} first {self.shape.first}" * (self.chunk > 0)
+                + " in turns" * self.turns + " drawn" * self.drawn)
 
 
 def fitting(config, shapes, problem, device):
     """Configurations of a class, of (shape, parts), whose fragments fit registers and whose rings fit shared memory."""
     p, found = problem, []
-    for shape, parts in shapes:
+    for shape, parts, *how in shapes:
         drawn = is_uneven(p) and tile_count(p, shape.height) > device.sms
         try:
             found.append(config(kind_of(p), p.o.dtype, p.d, p.dv, shape, parts, p.left >= 0, p.right >= 0, is_adjusted(p),
-                                p.lse is not None, drawn, stored_in_pairs(p, p.o), scaled(p), quantized(p)))
+                                p.lse is not None, drawn, stored_in_pairs(p, p.o), scaled(p), quantized(p), *how))
         except ValueError:
             continue
     return found

@@ -28,7 +28,7 @@ from ...engine.hopper import ROW
 from ...host.products import FP8
 from .._flash import WIDEST
 from .._fragments import make_pack_bytes, make_single_store, make_store
-from .._wgmma import Shape, array_map, read_seconds, refusal, tile_seconds
+from .._wgmma import Shape, array_map, read_seconds, refusal, tile_count, tile_seconds
 from . import _collected_config
 from ._collected import main_launch
 from ._collected_config import fitting
@@ -38,7 +38,16 @@ COST, WGMMA = constants("attention/fp8"), constants("attention/wgmma")
 
 SHAPES = tuple((Shape(*shape), parts) for parts, shapes in (
     (1, ((3, 96, 48), (3, 64, 32), (2, 192, 96), (2, 128, 48), (2, 96, 48), (2, 64, 32), (1, 128, 48), (1, 64, 32))),
-    (2, ((2, 160, 80), (2, 128, 48), (2, 64, 32), (1, 64, 32))), (4, ((2, 64, 32), (1, 64, 32)))) for shape in shapes)
+    (2, ((2, 160, 80), (2, 128, 48), (2, 64, 32), (1, 64, 32))), (4, ((2, 64, 32), (1, 64, 32)))) for shape in shapes) + tuple(
+    (Shape(*shape), 1, chunk, turns) for shape, chunk, turns in (
+        ((3, 128, 64), 1024, 0), ((3, 128, 64), 1024, 1), ((3, 128, (32, 96)), 1024, 0), ((3, 128, (32, 96)), 1024, 1),
+        ((3, 128, (32, 96)), 1 << 20, 1), ((3, 96, 48), 1024, 1),
+        ((2, 256, 128), 1024, 1), ((2, 256, (64, 192)), 1024, 0), ((2, 256, (64, 192)), 1024, 1),
+        ((2, 224, 112), 1024, 1), ((2, 224, (64, 160)), 1024, 0), ((2, 224, (64, 160)), 1024, 1),
+        ((2, 192, 96), 1024, 0), ((2, 192, 96), 1024, 1), ((2, 192, (48, 144)), 1024, 0), ((2, 192, (48, 144)), 1024, 1),
+        ((2, 192, (48, 144)), 1 << 20, 1), ((2, 160, 80), 1024, 0), ((2, 160, 80), 1024, 1), ((2, 160, (48, 112)), 1024, 1),
+        ((2, 128, 64), 1024, 0), ((2, 128, 64), 1024, 1), ((2, 128, (32, 96)), 1024, 1),
+        ((2, 96, 48), 1024, 0), ((2, 96, 48), 1024, 1), ((2, 96, (32, 64)), 1024, 1), ((2, 64, 32), 1024, 0), ((2, 64, 32), 1024, 1)))
 PROBABILITIES, HALVES = "float8_e4m3fn", ("float16", "bfloat16")
 RAISED, SLACK = 7.0, 1.75
 """Levels may lag 2**SLACK behind the largest score: 2**8.75 is 431. More would only spare exchanges between threads: sums are multiplied
@@ -109,8 +118,8 @@ class Config(_collected_config.Config):
             of_scores(scores, q, k, 0)
 
         @device_function
-        def multiply_v(sums, words, v):
-            of_sums(sums, words, v, 0)
+        def multiply_v(sums, words, v, more=0):
+            of_sums(sums, words, v, more)
         return multiply_k, multiply_v
 
     def make_pack(self):
@@ -130,7 +139,7 @@ def supports(problem):
         return reason
     if p.amax_s is not None and p.dropout:
         return f"amax_s with dropout {p.dropout:g}: the largest score may be dropped"
-    units = Transposed(p, WIDEST, max(s.width for s, _ in SHAPES)).nbytes // 64
+    units = Transposed(p, WIDEST, max(s.width for s, *_ in SHAPES)).nbytes // 64
     return None if units < LIMIT else f"{units} pieces of v to turn; expected fewer than 2**31"
 
 
@@ -146,7 +155,8 @@ def transposed_of(problem, config):
 
 def workspace(problem, device, config):
     """The transposed values, and the number of the next tile."""
-    return transposed_of(problem, config).nbytes + 16
+    count = min(tile_count(problem, config.shape.height), device.sms)
+    return transposed_of(problem, config).nbytes + 16 + 4 * count * config.shape.height * config.columns * (config.chunk > 0)
 
 
 def estimate(problem, device, config):
