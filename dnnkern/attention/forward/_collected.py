@@ -14,6 +14,7 @@ from ...device.convert import element
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ...device.fastmath import fma, rcp
 from ...device.index import divide_remainder, divisor
+from ...device.ldmatrix import ldmatrix_x4
 from ...device.mbarrier import fence_mbarrier_init
 from ...device.pipeline import make_pipeline
 from ...device.registers import make_register_claim, make_register_release
@@ -141,11 +142,24 @@ def kernel(config):
     adjust, apply_dropout = make_adjust(kind, WIDTH) if ADJUSTED else None, make_apply_dropout(WIDTH) if DROPOUT else None
     raise_and_sum = make_online_softmax(WIDTH, s.first, config.raised, config.quantized.amax_s)
 
+    HELD, STEPS = s.held, config.steps
+
     @device_function
-    def start_scores(scores, of_q, shared, state):
+    def hold_queries(held, q_at, thread):
+        """q of the warp's 16 rows into registers."""
+        row, half = u32(thread.warp * 16 + (thread.lane & 15)), u32(thread.lane >> 4)
+        for i in range(u32(STEPS)):
+            ldmatrix_x4(held, 4 * i, q_at + i // 4 * Q_BOX + row * ROW + ((i % 4 * 2 + half) ^ (row & 7)) * 16)
+
+    @device_function
+    def start_scores(scores, held, of_q, shared, state):
         """Wait for a tile of keys and issue q k'."""
         k_pipe.consumer_wait(shared.k, state)
-        multiply_k(scores, of_q, descriptor(by_row, shared.base + K_AT + state.stage * K_BYTES))
+        of_k = descriptor(by_row, shared.base + K_AT + state.stage * K_BYTES)
+        if HELD:
+            multiply_k(scores, held, of_k)
+        else:
+            multiply_k(scores, of_q, of_k)
 
     @device_function
     def finish_scores(scores, key, query, span, scoring, shared, state, work, thread):
@@ -292,7 +306,7 @@ def kernel(config):
         softmax_scale = f32(LOG2E) if ADJUSTED else scoring.scale
         slack = SLACK * rcp(softmax_scale)
         scores, acc, tile = cuda.local.array(SCORES, f32), cuda.local.array(SUMS, f32), cuda.local.array(1 if DIRECT else PART, f32)
-        words, before = cuda.local.array(WORDS, u32), cuda.local.array(2, f32)
+        words, before, held = cuda.local.array(WORDS, u32), cuda.local.array(2, f32), cuda.local.array(4 * STEPS if HELD else 1, u32)
         softmax = Softmax(cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32),
                           cuda.local.array(MOST, f32))
         maxima = cuda.local.array(2, f32)  # of all tiles
@@ -327,10 +341,12 @@ def kernel(config):
                     softmax.most[2 + r] = f32(NEG_INF)
             since, chunks = i32(0), i32(0)
             q_pipe.consumer_wait(shared.q, q_state)
+            if HELD:
+                hold_queries(held, shared.base + u32(thread.group) * GROUP, thread)
 
             # scores of the last tile of keys: no values to add yet
             await_turn(thread)
-            start_scores(scores, of_q, shared, k_state)
+            start_scores(scores, held, of_q, shared, k_state)
             pass_turn(thread)
             scores_alone(scores)
             k_state = finish_scores(scores, key, query, span, scoring, shared, k_state, work, thread)
@@ -342,7 +358,7 @@ def kernel(config):
             while left > 0:
                 key = key - WIDTH
                 await_turn(thread)
-                start_scores(scores, of_q, shared, k_state)
+                start_scores(scores, held, of_q, shared, k_state)
                 if DIRECT:
                     add_values(acc, words, shared, v_state)
                 else:

@@ -75,7 +75,7 @@ class Config:
         """About how many registers a thread needs."""
         sums = self.columns // 2 + (0 if self.chunk else self.columns // 2 // self.parts)
         more = self.of_bias if self.kind.bias else 24 * (self.adjusted or self.kind.dropout)
-        return self.shape.width // 2 + self.words + sums + 32 + more
+        return self.shape.width // 2 + self.words + sums + 4 * self.steps * self.shape.held + 32 + more
 
     @property
     def places(self):

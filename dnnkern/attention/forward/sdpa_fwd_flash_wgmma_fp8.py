@@ -44,7 +44,7 @@ SHAPES = tuple((Shape(*shape), parts) for parts, shapes in (
         ((3, 128, (32, 96)), 1 << 20, 1), ((3, 96, 48), 1024, 1),
         ((2, 256, 128), 1024, 1), ((2, 256, (64, 192)), 1024, 0), ((2, 256, (64, 192)), 1024, 1),
         ((2, 224, 112), 1024, 1), ((2, 224, (64, 160)), 1024, 0), ((2, 224, (64, 160)), 1024, 1),
-        ((2, 192, 96), 1024, 0), ((2, 192, 96), 1024, 1), ((2, 192, (48, 144)), 1024, 0), ((2, 192, (48, 144)), 1024, 1),
+        ((2, 192, 96), 1024, 0), ((2, 192, (48, 144), True), 1024, 1), ((2, 160, (48, 112), True), 1024, 1), ((3, 96, (32, 64), True), 1024, 1), ((3, 96, (32, 64)), 1024, 1), ((3, 96, (32, 64)), 1024, 0), ((3, 128, (32, 96), True), 1024, 1), ((2, 192, 96), 1024, 1), ((2, 192, (48, 144)), 1024, 0), ((2, 192, (48, 144)), 1024, 1),
         ((2, 192, (48, 144)), 1 << 20, 1), ((2, 160, 80), 1024, 0), ((2, 160, 80), 1024, 1), ((2, 160, (48, 112)), 1024, 1),
         ((2, 128, 64), 1024, 0), ((2, 128, 64), 1024, 1), ((2, 128, (32, 96)), 1024, 1),
         ((2, 96, 48), 1024, 0), ((2, 96, 48), 1024, 1), ((2, 96, (32, 64)), 1024, 1), ((2, 64, 32), 1024, 0), ((2, 64, 32), 1024, 1)))
@@ -109,7 +109,7 @@ class Config(_collected_config.Config):
         s, dtype = self.shape, self.kind.dtype
         q_steps, k_steps = (tuple(step // 4 * (rows * ROW // 16) + step % 4 * 2 for step in range(self.steps))
                             for rows in (s.height, s.width))
-        of_scores = make_wgmma(s.width, dtype, steps=self.steps, a_step=q_steps, b_step=k_steps)
+        of_scores = make_wgmma(s.width, dtype, steps=self.steps, a="registers" if s.held else "shared", a_step=q_steps, b_step=k_steps)
         of_sums = make_wgmma(self.columns // self.parts, PROBABILITIES, dtype, steps=s.width // BLOCK, a="registers",
                              b_step=BLOCK * self.columns // 16)
 
