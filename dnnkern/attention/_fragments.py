@@ -31,7 +31,7 @@ quad_max, quad_sum = make_reduce(fmax, 4), make_reduce(add, 4)
 
 
 @functools.cache
-def make_online_softmax(width, first, raised=0.0, exact=False):
+def make_online_softmax(width, first, raised=0.0, exact=False, sums=True):
     """Device function ``online_softmax(x, most, row_max, ref_max, row_sum, rescale, scale, slack)`` -> whether accumulators have to be
     scaled, by `rescale`.
 
@@ -39,7 +39,7 @@ def make_online_softmax(width, first, raised=0.0, exact=False):
     by the slack, SLACK / scale. The maxima of the first `first` keys come first, then those of the others: exponentials of the first,
     which the special function units compute, are in flight meanwhile; lanes exchange nothing unless some reference rises. Exponentials
     and row_sum are 2**raised times as large as ref_max says. `most` is scratch; `exact`: most[2] and most[3] become the
-    largest of the thread's scores so far.
+    largest of the thread's scores so far. Without `sums` row_sum stays 0.
     """
     @device_function
     def keep_largest(most):
@@ -79,9 +79,11 @@ def make_online_softmax(width, first, raised=0.0, exact=False):
             for j in range(low, high):
                 x[4 * j + 2 * h] = ex2(fma(x[4 * j + 2 * h], scale, offset))
                 x[4 * j + 2 * h + 1] = ex2(fma(x[4 * j + 2 * h + 1], scale, offset))
-                even = even + x[4 * j + 2 * h]
-                odd = odd + x[4 * j + 2 * h + 1]
-            row_sum[h] = even + odd
+                if sums:
+                    even = even + x[4 * j + 2 * h]
+                    odd = odd + x[4 * j + 2 * h + 1]
+            if sums:
+                row_sum[h] = even + odd
         return largest, exponentials
     ends = (0, *(first if isinstance(first, tuple) else (first,)), width)
     if any(b - a < 16 or b % 8 for a, b in zip(ends, ends[1:])) or len(ends) > 4:

@@ -58,7 +58,7 @@ class Scales(NamedTuple):
 def kernel(config):
     """Tiles of 64 rows a warpgroup."""
     kind, s, terms = config.kind, config.shape, make_terms(config.kind)
-    GROUPS, WIDTH, HEIGHT, STAGES, E = s.groups, s.width, s.height, config.stages, config.columns
+    GROUPS, WIDTH, HEIGHT, STAGES, E = s.groups, s.width, s.height, config.stages, config.wide
     (K_BYTES, V_BYTES), Q_BYTES, (K_AT, V_AT, BARS), Q_BOX, BOX = config.stage, config.q_bytes, config.places, HEIGHT * ROW, WIDTH * ROW
     ADJUSTED, DROPOUT, DRAWN, COUNT, SUMS = config.adjusted, kind.dropout, config.drawn, config.parts, E // 2
     q_pipe = make_pipeline(1, consumers=GROUPS)
@@ -140,7 +140,7 @@ def kernel(config):
     multiply_k, multiply_v = config.make_products()
     by_row, apply_mask = matrix_descriptor(16, 1024, 128), make_apply_mask(WIDTH, config.left, config.right)
     adjust, apply_dropout = make_adjust(kind, WIDTH) if ADJUSTED else None, make_apply_dropout(WIDTH) if DROPOUT else None
-    raise_and_sum = make_online_softmax(WIDTH, s.first, config.raised, config.quantized.amax_s)
+    raise_and_sum = make_online_softmax(WIDTH, s.first, config.raised, config.quantized.amax_s, not config.summed)
 
     HELD, STEPS = s.held, config.steps
 
@@ -258,7 +258,7 @@ def kernel(config):
     load_sink, normalize_rows, store = element(kind.sink or kind.dtype).load, make_normalize_rows(bool(kind.sink)), config.make_store()
     SINK, LIMITED, WITH_LSE, RAISED = bool(kind.sink), kind.limits_rows, config.lse, config.raised
     RESCALED, AMAX_S, factors = config.quantized.scale_o, config.quantized.amax_s, make_factors(config.quantized)
-    largest_probabilities, raise_maxima = make_row_maxima(config.quantized, SUMS)
+    largest_probabilities, raise_maxima = make_row_maxima(config.quantized, config.columns // 2)
 
     @device_function
     def finish_softmax(state, h, scales, softmax_scale):
@@ -296,7 +296,7 @@ def kernel(config):
 
     # ---- consumers: the loop
 
-    MOST = 4 if AMAX_S else 2
+    MOST, SUMMED = 4 if AMAX_S else 2, config.summed
     SCORES, WORDS, SLACK, pack, hold_scores = WIDTH // 2, config.words, config.slack, config.make_pack(), pin(WIDTH // 2)
     scores_alone, scores_first, all_done = make_wgmma_wait(0, SCORES), make_wgmma_wait(1, SCORES), make_wgmma_wait(0, SUMS)
 
@@ -396,12 +396,17 @@ def kernel(config):
             q_state = q_pipe.next(q_state)
             if DIRECT:
                 add_values(acc, words, shared, v_state)
-                finish_softmax(softmax, h, scales, softmax_scale)
+                if not SUMMED:
+                    finish_softmax(softmax, h, scales, softmax_scale)
                 all_done(acc)
                 v_pipe.consumer_release(shared.v, v_state, thread.number)
                 v_state = v_pipe.next(v_state)
                 if chunks > 0:
                     add_before(acc, before, sums_at)
+                if SUMMED:
+                    for r in range(2):  # all lanes of a quad have it
+                        softmax.row_sum[r] = f32(0.25) * acc[SUMS - 4 + 2 * r]
+                    finish_softmax(softmax, h, scales, softmax_scale)
             else:
                 values = start_values(tile, words, shared, v_state)
                 finish_softmax(softmax, h, scales, softmax_scale)

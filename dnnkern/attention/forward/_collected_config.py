@@ -60,6 +60,7 @@ class Config:
     quantized: Quantized
     chunk: int = 0
     turns: bool = False
+    summed: bool = False
 
     def __post_init__(self):
         s = self.shape
@@ -71,9 +72,19 @@ class Config:
                              "stages; the least is 2")
 
     @property
+    def ones(self):
+        """Columns of ones beside the values, whose sums are those of the rounded probabilities."""
+        return 8 * self.summed
+
+    @property
+    def wide(self):
+        """Columns of the values and the ones."""
+        return self.columns + self.ones
+
+    @property
     def live(self):
         """About how many registers a thread needs."""
-        sums = self.columns // 2 + (0 if self.chunk else self.columns // 2 // self.parts)
+        sums = self.wide // 2 + (0 if self.chunk else self.columns // 2 // self.parts)
         more = self.of_bias if self.kind.bias else 24 * (self.adjusted or self.kind.dropout)
         return self.shape.width // 2 + self.words + sums + 4 * self.steps * self.shape.held + 32 + more
 
@@ -94,7 +105,7 @@ class Config:
 
     def __str__(self):
         return (str(self.shape) + f" in {self.parts} parts" * (self.parts > 1) + f" by {self.chunk} first {self.shape.first}" * (self.chunk > 0)
-                + " in turns" * self.turns + " drawn" * self.drawn)
+                + " in turns" * self.turns + " summed" * self.summed + " drawn" * self.drawn)
 
 
 def fitting(config, shapes, problem, device):

@@ -25,14 +25,16 @@ from .._scores import make_terms
 
 BLOCK = 32      # keys: a step of wgmma
 THREADS = 128
+ONES = {"float8_e4m3fn": 0x38383838, "float8_e5m2": 0x3C3C3C3C}
 
 
 @dataclass(frozen=True)
 class Transposed:
-    """How values lie: in `columns` columns, those of v and zeros, for tiles of `width` keys, which may begin with any block."""
+    """How values lie: in `columns` columns, those of v, zeros, and last `ones` of ones, for tiles of `width` keys, which may begin with any block."""
     problem: object
     columns: int
     width: int
+    ones: int = 0
 
     @property
     def blocks(self):
@@ -52,7 +54,7 @@ class Transposed:
 
 
 @functools.cache
-def kernel(kind, elements, words, quantized):
+def kernel(kind, elements, words, quantized, ones_from, ones):
     """Sixteen keys of four columns a thread; they are loaded as words, if `words`. Thread 0 sets the counter, and maxima, to zero."""
     terms, WORDS, reset_maxima, MAXIMA = make_terms(kind), words, make_factors(quantized).reset, quantized.amax_s or quantized.amax_o
 
@@ -88,7 +90,7 @@ def kernel(kind, elements, words, quantized):
             given = cuda.local.array(16, u32)
             for key in range(16):
                 there = first + key < keys_there and column < elements
-                given[key] = fetch(advance(at, key * v_strides.row), column, v_strides.column, there)
+                given[key] = u32(ones) if column >= ones_from else fetch(advance(at, key * v_strides.row), column, v_strides.column, there)
             turns = cuda.local.array(16, u32)
             for c in range(4):
                 a, b, d, e = given[2 * c], given[2 * c + 1], given[8 + 2 * c], given[9 + 2 * c]
@@ -113,5 +115,6 @@ def transpose_launch(transposed):
                  Argument("int32", count), Argument(Divisor, divisor(groups)), Argument(Divisor, divisor(halves)),
                  Argument(Divisor, divisor(p.kv_heads)), Argument(Strides, p.strides(p.v)), Argument("int32", p.rows),
                  Argument("int32", p.keys), *sequence_arguments(p), quantization_argument(p))
-    made = kernel(kind_of(p), p.dv, words, quantized(p))
+    ones = transposed.columns - transposed.ones, ONES[p.v.dtype]
+    made = kernel(kind_of(p), p.dv, words, quantized(p), *ones)
     return Launch(made, (ceil_div(count, THREADS), 1, 1), (THREADS, 1, 1), arguments, dependent=True)

@@ -39,7 +39,7 @@ COST, WGMMA = constants("attention/fp8"), constants("attention/wgmma")
 SHAPES = tuple((Shape(*shape), parts) for parts, shapes in (
     (1, ((3, 96, 48), (3, 64, 32), (2, 192, 96), (2, 128, 48), (2, 96, 48), (2, 64, 32), (1, 128, 48), (1, 64, 32))),
     (2, ((2, 160, 80), (2, 128, 48), (2, 64, 32), (1, 64, 32))), (4, ((2, 64, 32), (1, 64, 32)))) for shape in shapes) + tuple(
-    (Shape(*shape), 1, chunk, turns) for shape, chunk, turns in (
+    (Shape(*shape), 1, chunk, turns, summed) for shape, chunk, turns, summed in (*((*how, 0) for how in (
         ((3, 128, 64), 1024, 0), ((3, 128, 64), 1024, 1), ((3, 128, (32, 96)), 1024, 0), ((3, 128, (32, 96)), 1024, 1),
         ((3, 128, (32, 96)), 1 << 20, 1), ((3, 96, 48), 1024, 1),
         ((2, 256, 128), 1024, 1), ((2, 256, (64, 192)), 1024, 0), ((2, 256, (64, 192)), 1024, 1),
@@ -47,7 +47,8 @@ SHAPES = tuple((Shape(*shape), parts) for parts, shapes in (
         ((2, 192, 96), 1024, 0), ((2, 192, (48, 144), True), 1024, 1), ((2, 160, (48, 112), True), 1024, 1), ((3, 96, (32, 64), True), 1024, 1), ((3, 96, (32, 64)), 1024, 1), ((3, 96, (32, 64)), 1024, 0), ((3, 128, (32, 96), True), 1024, 1), ((2, 192, 96), 1024, 1), ((2, 192, (48, 144)), 1024, 0), ((2, 192, (48, 144)), 1024, 1),
         ((2, 192, (48, 144)), 1 << 20, 1), ((2, 160, 80), 1024, 0), ((2, 160, 80), 1024, 1), ((2, 160, (48, 112)), 1024, 1),
         ((2, 128, 64), 1024, 0), ((2, 128, 64), 1024, 1), ((2, 128, (32, 96)), 1024, 1),
-        ((2, 96, 48), 1024, 0), ((2, 96, 48), 1024, 1), ((2, 96, (32, 64)), 1024, 1), ((2, 64, 32), 1024, 0), ((2, 64, 32), 1024, 1)))
+        ((2, 96, 48), 1024, 0), ((2, 96, 48), 1024, 1), ((2, 96, (32, 64)), 1024, 1), ((2, 64, 32), 1024, 0), ((2, 64, 32), 1024, 1))),
+        ((3, 128, (32, 96)), 1024, 1, 1), ((2, 192, (48, 144)), 1024, 1, 1), ((3, 96, (32, 64)), 1024, 1, 1)))
 PROBABILITIES, HALVES = "float8_e4m3fn", ("float16", "bfloat16")
 RAISED, SLACK = 7.0, 1.75
 """Levels may lag 2**SLACK behind the largest score: 2**8.75 is 431. More would only spare exchanges between threads: sums are multiplied
@@ -66,6 +67,8 @@ class Config(_collected_config.Config):
             raise ValueError(f"tile {self.shape}: expected a multiple of {BLOCK} keys")
         if self.parts > 1 and self.e <= 32 * self.parts:
             raise ValueError(f"{self.parts} parts of values of {self.e} elements; expected more than {32 * self.parts}")
+        if self.summed and (self.wide > 256 or self.lse or self.kind.dropout):
+            raise ValueError("columns of ones: there is room for none, or sums are of other probabilities")
 
     @property
     def steps(self):
@@ -94,15 +97,15 @@ class Config(_collected_config.Config):
     @property
     def stage(self):
         """Bytes of a tile of k and of one of v."""
-        return self.boxes[0] * self.shape.width * ROW, self.shape.width * self.columns
+        return self.boxes[0] * self.shape.width * ROW, self.shape.width * self.wide
 
     @property
     def of_values(self):
-        return matrix_descriptor(16 * self.columns, 128, 0)
+        return matrix_descriptor(16 * self.wide, 128, 0)
 
     @property
     def part_bytes(self):
-        return 16 * self.columns // self.parts
+        return 16 * self.wide // self.parts
 
     def make_products(self):
         """`_collected_config.Config`."""
@@ -110,8 +113,8 @@ class Config(_collected_config.Config):
         q_steps, k_steps = (tuple(step // 4 * (rows * ROW // 16) + step % 4 * 2 for step in range(self.steps))
                             for rows in (s.height, s.width))
         of_scores = make_wgmma(s.width, dtype, steps=self.steps, a="registers" if s.held else "shared", a_step=q_steps, b_step=k_steps)
-        of_sums = make_wgmma(self.columns // self.parts, PROBABILITIES, dtype, steps=s.width // BLOCK, a="registers",
-                             b_step=BLOCK * self.columns // 16)
+        of_sums = make_wgmma(self.wide // self.parts, PROBABILITIES, dtype, steps=s.width // BLOCK, a="registers",
+                             b_step=BLOCK * self.wide // 16)
 
         @device_function
         def multiply_k(scores, q, k):
@@ -150,13 +153,13 @@ def configs(problem, device):
 
 def transposed_of(problem, config):
     """How the values lie in the workspace."""
-    return Transposed(problem, config.columns, config.shape.width)
+    return Transposed(problem, config.wide, config.shape.width, config.ones)
 
 
 def workspace(problem, device, config):
     """The transposed values, and the number of the next tile."""
     count = min(tile_count(problem, config.shape.height), device.sms)
-    return transposed_of(problem, config).nbytes + 16 + 4 * count * config.shape.height * config.columns * (config.chunk > 0)
+    return transposed_of(problem, config).nbytes + 16 + 4 * count * config.shape.height * config.wide * (config.chunk > 0)
 
 
 def estimate(problem, device, config):
