@@ -31,7 +31,7 @@ quad_max, quad_sum = make_reduce(fmax, 4), make_reduce(add, 4)
 
 
 @functools.cache
-def make_online_softmax(width, first, raised=0.0, exact=False, sums=True):
+def make_online_softmax(width, first, raised=0.0, exact=False, sums=True, every=0):
     """Device function ``online_softmax(x, most, row_max, ref_max, row_sum, rescale, scale, slack)`` -> whether accumulators have to be
     scaled, by `rescale`.
 
@@ -41,6 +41,11 @@ def make_online_softmax(width, first, raised=0.0, exact=False, sums=True):
     and row_sum are 2**raised times as large as ref_max says. `most` is scratch; `exact`: most[2] and most[3] become the
     largest of the thread's scores so far. Without `sums` row_sum stays 0.
     """
+    of_group, rescale_exponentials = None, scale_rows
+    if every:
+        from .forward._powers import make_powers
+        of_group, rescale_exponentials, _ = make_powers(every)
+
     @device_function
     def keep_largest(most):
         for h in range(2):
@@ -77,8 +82,11 @@ def make_online_softmax(width, first, raised=0.0, exact=False, sums=True):
         def exponentials(x, ref_max, row_sum, h, scale):
             offset, even, odd = -ref_max[h] if raised == 0 else raised - ref_max[h], row_sum[h], f32(0)
             for j in range(low, high):
-                x[4 * j + 2 * h] = ex2(fma(x[4 * j + 2 * h], scale, offset))
-                x[4 * j + 2 * h + 1] = ex2(fma(x[4 * j + 2 * h + 1], scale, offset))
+                if every and j % every == every - 1:
+                    of_group(x, 4 * j + 2 * h, scale, offset)
+                else:
+                    x[4 * j + 2 * h] = ex2(fma(x[4 * j + 2 * h], scale, offset))
+                    x[4 * j + 2 * h + 1] = ex2(fma(x[4 * j + 2 * h + 1], scale, offset))
                 if sums:
                     even = even + x[4 * j + 2 * h]
                     odd = odd + x[4 * j + 2 * h + 1]
@@ -110,7 +118,7 @@ def make_online_softmax(width, first, raised=0.0, exact=False, sums=True):
                 keep_largest(most)
             if any_lane(most[0] > row_max[0] + slack or most[1] > row_max[1] + slack):
                 raise_reference(row_max, ref_max, row_sum, rescale, most, scale)
-                scale_rows(x, BEFORE, most)
+                rescale_exponentials(x, BEFORE, most)
                 rescaled = True
             middle_exponentials(x, ref_max, row_sum, 0, scale)
             middle_exponentials(x, ref_max, row_sum, 1, scale)
@@ -119,7 +127,7 @@ def make_online_softmax(width, first, raised=0.0, exact=False, sums=True):
             keep_largest(most)
         if any_lane(most[0] > row_max[0] + slack or most[1] > row_max[1] + slack):
             raise_reference(row_max, ref_max, row_sum, rescale, most, scale)
-            scale_rows(x, EARLIER, most)
+            rescale_exponentials(x, EARLIER, most)
             rescaled = True
         last_exponentials(x, ref_max, row_sum, 0, scale)
         last_exponentials(x, ref_max, row_sum, 1, scale)

@@ -140,7 +140,7 @@ def kernel(config):
     multiply_k, multiply_v = config.make_products()
     by_row, apply_mask = matrix_descriptor(16, 1024, 128), make_apply_mask(WIDTH, config.left, config.right)
     adjust, apply_dropout = make_adjust(kind, WIDTH) if ADJUSTED else None, make_apply_dropout(WIDTH) if DROPOUT else None
-    raise_and_sum = make_online_softmax(WIDTH, s.first, config.raised, config.quantized.amax_s, not config.summed)
+    raise_and_sum = make_online_softmax(WIDTH, s.first, config.raised, config.quantized.amax_s, not config.summed, config.every)
 
     HELD, STEPS = s.held, config.steps
 

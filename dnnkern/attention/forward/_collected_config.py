@@ -61,6 +61,7 @@ class Config:
     chunk: int = 0
     turns: bool = False
     summed: bool = False
+    every: int = 0
 
     def __post_init__(self):
         s = self.shape
@@ -105,7 +106,7 @@ class Config:
 
     def __str__(self):
         return (str(self.shape) + f" in {self.parts} parts" * (self.parts > 1) + f" by {self.chunk} first {self.shape.first}" * (self.chunk > 0)
-                + " in turns" * self.turns + " summed" * self.summed + " drawn" * self.drawn)
+                + " in turns" * self.turns + " summed" * self.summed + f" every {self.every}" * (self.every > 0) + " drawn" * self.drawn)
 
 
 def fitting(config, shapes, problem, device):

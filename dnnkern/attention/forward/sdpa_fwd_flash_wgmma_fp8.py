@@ -32,6 +32,7 @@ from .._wgmma import Shape, array_map, read_seconds, refusal, tile_count, tile_s
 from . import _collected_config
 from ._collected import main_launch
 from ._collected_config import fitting
+from ._powers import make_powers
 from ._transposed import BLOCK, Transposed, transpose_launch
 
 COST, WGMMA = constants("attention/fp8"), constants("attention/wgmma")
@@ -39,7 +40,7 @@ COST, WGMMA = constants("attention/fp8"), constants("attention/wgmma")
 SHAPES = tuple((Shape(*shape), parts) for parts, shapes in (
     (1, ((3, 96, 48), (3, 64, 32), (2, 192, 96), (2, 128, 48), (2, 96, 48), (2, 64, 32), (1, 128, 48), (1, 64, 32))),
     (2, ((2, 160, 80), (2, 128, 48), (2, 64, 32), (1, 64, 32))), (4, ((2, 64, 32), (1, 64, 32)))) for shape in shapes) + tuple(
-    (Shape(*shape), 1, chunk, turns, summed) for shape, chunk, turns, summed in (*((*how, 0) for how in (
+    (Shape(*shape), 1, *how) for shape, *how in (*((*how, 0) for how in (
         ((3, 128, 64), 1024, 0), ((3, 128, 64), 1024, 1), ((3, 128, (32, 96)), 1024, 0), ((3, 128, (32, 96)), 1024, 1),
         ((3, 128, (32, 96)), 1 << 20, 1), ((3, 96, 48), 1024, 1),
         ((2, 256, 128), 1024, 1), ((2, 256, (64, 192)), 1024, 0), ((2, 256, (64, 192)), 1024, 1),
@@ -67,6 +68,8 @@ class Config(_collected_config.Config):
             raise ValueError(f"tile {self.shape}: expected a multiple of {BLOCK} keys")
         if self.parts > 1 and self.e <= 32 * self.parts:
             raise ValueError(f"{self.parts} parts of values of {self.e} elements; expected more than {32 * self.parts}")
+        if self.every and not self.summed:
+            raise ValueError("powers by multiply-adds, whose sum nobody has")
         if self.summed and (self.wide > 256 or self.lse or self.kind.dropout):
             raise ValueError("columns of ones: there is room for none, or sums are of other probabilities")
 
@@ -127,7 +130,7 @@ class Config(_collected_config.Config):
 
     def make_pack(self):
         """`_collected_config.Config`."""
-        return make_pack_bytes(PROBABILITIES, self.words)
+        return make_powers(self.every)[2](self.words) if self.every else make_pack_bytes(PROBABILITIES, self.words)
 
     def make_store(self):
         """`_collected_config.Config`."""
