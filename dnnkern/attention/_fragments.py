@@ -135,6 +135,35 @@ def make_online_softmax(width, first, raised=0.0, exact=False, sums=True, every=
     return online_softmax
 
 
+@functools.cache
+def make_exponentials(width, raised):
+    """Device function ``exponentials(x, ref_max, sums, scale)`` -> the largest sum of two neighbours.
+
+    The scores of a tile become exponentials, 2**raised times as large as reference maxima say, that are not looked at: nothing waits for
+    the largest score. Where one exceeds them by much, the number that comes back does, too. `sums` are the rows'.
+    """
+    @device_function
+    def of_row(x, h, ref_max, scale):
+        offset, even, odd, top = raised - ref_max[h], f32(0), f32(0), f32(0)
+        for m in range(width // 16):
+            k = 8 * m + 2 * h
+            x[k] = ex2(fma(x[k], scale, offset))
+            x[k + 1] = ex2(fma(x[k + 1], scale, offset))
+            x[k + 4] = ex2(fma(x[k + 4], scale, offset))
+            x[k + 5] = ex2(fma(x[k + 5], scale, offset))
+            a, b = x[k] + x[k + 1], x[k + 4] + x[k + 5]
+            top = fmax(fmax(top, a), b)
+            even, odd = even + a, odd + b
+        return even + odd, top
+
+    @device_function
+    def exponentials(x, ref_max, sums, scale):
+        sums[0], top = of_row(x, 0, ref_max, scale)
+        sums[1], other = of_row(x, 1, ref_max, scale)
+        return fmax(top, other)
+    return exponentials
+
+
 @device_function
 def scale_rows(x, groups, factors):
     """The first `groups` times 8 columns of a fragment, row by row."""

@@ -9,7 +9,7 @@ import functools
 from typing import NamedTuple
 
 from ...device import cuda, device_function, f32, i32, i64, jit, u32, u64
-from ...device.barrier import barrier_arrive, barrier_sync
+from ...device.barrier import barrier_any, barrier_arrive, barrier_sync
 from ...device.convert import element
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ...device.fastmath import fma, rcp
@@ -26,7 +26,7 @@ from ...device.warp import elect, uniform
 from ...device.wgmma import descriptor, make_wgmma_wait, matrix_descriptor
 from ...engine.hopper import GROUP, ROW
 from ...host.launch import Argument, Launch
-from .._fragments import make_factors, make_normalize_rows, make_online_softmax, make_row_maxima, scale_rows
+from .._fragments import make_exponentials, make_factors, make_normalize_rows, make_online_softmax, make_row_maxima, scale_rows
 from .._modifiers import make_adjust, make_apply_dropout, make_apply_mask
 from .._parameters import RowStrides, Sequences, Strides, added_arguments, number_arguments, scale_arguments, sequence_arguments
 from .._quantization import quantization_argument
@@ -162,14 +162,19 @@ def kernel(config):
             multiply_k(scores, of_q, of_k)
 
     @device_function
-    def finish_scores(scores, key, query, span, scoring, shared, state, work, thread):
-        """Release the keys; products become scores: cap, bias, ALiBi, mask. Gives the ring's next state."""
-        k_pipe.consumer_release(shared.k, state, thread.number)
+    def modify(scores, key, query, span, scoring, work, thread):
+        """Products become scores: cap, bias, ALiBi, mask."""
         if ADJUSTED:
             adjust(scores, query.row, query.position, key, thread.column, work.sizes.rows - 1, work.sizes.keys - 1, scoring.scale,
                    query.slope, scoring.softcap, scoring.bias, query.bias_at, scoring.bias_strides)
         if key < span.full_begin or key + WIDTH > span.full_end:
             apply_mask(scores, query.position, key, thread.column, span.keys, work.bounds)
+
+    @device_function
+    def finish_scores(scores, key, query, span, scoring, shared, state, work, thread):
+        """Release the keys; products become scores. Gives the ring's next state."""
+        k_pipe.consumer_release(shared.k, state, thread.number)
+        modify(scores, key, query, span, scoring, work, thread)
         return k_pipe.next(state)
 
     @device_function
@@ -296,7 +301,7 @@ def kernel(config):
 
     # ---- consumers: the loop
 
-    MOST, SUMMED = 4 if AMAX_S else 2, config.summed
+    MOST, SUMMED, BOLD, exponentials = 4 if AMAX_S else 2, config.summed, config.bold, make_exponentials(WIDTH, config.raised)
     SCORES, WORDS, SLACK, pack, hold_scores = WIDTH // 2, config.words, config.slack, config.make_pack(), pin(WIDTH // 2)
     scores_alone, scores_first, all_done = make_wgmma_wait(0, SCORES), make_wgmma_wait(1, SCORES), make_wgmma_wait(0, SUMS)
 
@@ -309,7 +314,7 @@ def kernel(config):
         words, before, held = cuda.local.array(WORDS, u32), cuda.local.array(2, f32), cuda.local.array(4 * STEPS if HELD else 1, u32)
         softmax = Softmax(cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32),
                           cuda.local.array(MOST, f32))
-        maxima = cuda.local.array(2, f32)  # of all tiles
+        maxima, sums = cuda.local.array(2, f32), cuda.local.array(2, f32)  # of all tiles; of a tile
         maxima[0], maxima[1] = f32(0), f32(0)
         of_q = descriptor(by_row, shared.base + u32(thread.group) * GROUP)
         q_state, k_state, v_state = q_pipe.consumer_start(), k_pipe.consumer_start(), v_pipe.consumer_start()
@@ -365,8 +370,26 @@ def kernel(config):
                     values = start_values(tile, words, shared, v_state)
                 pass_turn(thread)
                 scores_first(scores)
-                k_state = finish_scores(scores, key, query, span, scoring, shared, k_state, work, thread)
-                rescaled = online_softmax(scores, softmax, key, query, softmax_scale, slack, dropout, thread)
+                if not BOLD:
+                    k_state = finish_scores(scores, key, query, span, scoring, shared, k_state, work, thread)
+                    rescaled = online_softmax(scores, softmax, key, query, softmax_scale, slack, dropout, thread)
+                else:
+                    modify(scores, key, query, span, scoring, work, thread)
+                    top = exponentials(scores, softmax.ref_max, sums, softmax_scale)
+                    rescaled, softmax.rescale[0], softmax.rescale[1] = False, f32(1), f32(1)
+                    again = top > f32(448) or softmax.row_max[0] == NEG_INF or softmax.row_max[1] == NEG_INF
+                    if uniform(i32(barrier_any(u32(4 + thread.group), 128, u32(again)))) != 0:
+                        multiply_k(scores, of_q, descriptor(by_row, shared.base + K_AT + k_state.stage * K_BYTES))
+                        scores_alone(scores)
+                        modify(scores, key, query, span, scoring, work, thread)
+                        rescaled = raise_and_sum(scores, softmax.most, softmax.row_max, softmax.ref_max, softmax.row_sum, softmax.rescale,
+                                                 softmax_scale, f32(0))
+                    else:
+                        softmax.row_sum[0], softmax.row_sum[1] = softmax.row_sum[0] + sums[0], softmax.row_sum[1] + sums[1]
+                    k_pipe.consumer_release(shared.k, k_state, thread.number)
+                    k_state = k_pipe.next(k_state)
+                    if DROPOUT:
+                        apply_dropout(scores, dropout.seed, query.head, query.row, key, thread.lane, dropout.threshold, dropout.factor)
                 if DIRECT:
                     all_done(acc)
                     v_pipe.consumer_release(shared.v, v_state, thread.number)

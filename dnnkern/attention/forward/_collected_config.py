@@ -62,6 +62,7 @@ class Config:
     turns: bool = False
     summed: bool = False
     every: int = 0
+    bold: bool = False
 
     def __post_init__(self):
         s = self.shape
@@ -106,7 +107,7 @@ class Config:
 
     def __str__(self):
         return (str(self.shape) + f" in {self.parts} parts" * (self.parts > 1) + f" by {self.chunk} first {self.shape.first}" * (self.chunk > 0)
-                + " in turns" * self.turns + " summed" * self.summed + f" every {self.every}" * (self.every > 0) + " drawn" * self.drawn)
+                + " in turns" * self.turns + " summed" * self.summed + f" every {self.every}" * (self.every > 0) + " bold" * self.bold + " drawn" * self.drawn)
 
 
 def fitting(config, shapes, problem, device):
