@@ -38,7 +38,7 @@ from ._transposed import BLOCK, Transposed, transpose_launch
 COST, WGMMA = constants("attention/fp8"), constants("attention/wgmma")
 
 SHAPES = tuple((Shape(*shape), parts, *how) for how in ((), (0, 0, 0, 0, 1), (0, 1, 0, 0, 1)) for parts, shapes in (
-    (1, ((3, 96, 48), (3, 64, 32), (2, 192, 96), (2, 160, 80), (2, 128, 48), (2, 96, 48), (2, 64, 32), (1, 128, 48), (1, 64, 32))),
+    (1, ((3, 96, 48), (3, 64, 32), (2, 192, 96), (2, 160, 80), (2, 128, 64, False, True), (2, 96, 48), (2, 64, 32), (1, 128, 48), (1, 64, 32))),
     (2, ((2, 192, 96), (2, 160, 80), (2, 128, 48), (3, 64, 32), (2, 64, 32), (1, 64, 32))), (4, ((2, 64, 32), (1, 64, 32)))) for shape in shapes)
 PROBABILITIES, HALVES = "float8_e4m3fn", ("float16", "bfloat16")
 RAISED, SLACK = 7.0, 1.75
