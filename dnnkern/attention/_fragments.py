@@ -18,7 +18,7 @@ from ..device import cuda, device_function, f32, i64, u16, u32
 from ..device.atomic import raise_u32
 from ..device.convert import element
 from ..device.fastmath import ex2, fabs, fma, fmax, lg2, maximum, rcp
-from ..device.numeric import bfloat162_to_floats, float_bits, floats_to_bfloat162
+from ..device.numeric import bfloat162_to_floats, float_bits, floats_to_bfloat162, floats_to_e4m3x4
 from ..device.vec import advance, as_u32, store2
 from ..device.warp import add, any_lane, make_reduce
 from ._scores import LN2, LOG2E, LOWEST, NEG_INF
@@ -31,7 +31,7 @@ quad_max, quad_sum = make_reduce(fmax, 4), make_reduce(add, 4)
 
 
 @functools.cache
-def make_online_softmax(width, first, raised=0.0, exact=False, sums=True, every=0):
+def make_online_softmax(width, first, raised=0.0, exact=False):
     """Device function ``online_softmax(x, most, row_max, ref_max, row_sum, rescale, scale, slack)`` -> whether accumulators have to be
     scaled, by `rescale`.
 
@@ -39,13 +39,8 @@ def make_online_softmax(width, first, raised=0.0, exact=False, sums=True, every=
     by the slack, SLACK / scale. The maxima of the first `first` keys come first, then those of the others: exponentials of the first,
     which the special function units compute, are in flight meanwhile; lanes exchange nothing unless some reference rises. Exponentials
     and row_sum are 2**raised times as large as ref_max says. `most` is scratch; `exact`: most[2] and most[3] become the
-    largest of the thread's scores so far. Without `sums` row_sum stays 0.
+    largest of the thread's scores so far.
     """
-    of_group, rescale_exponentials = None, scale_rows
-    if every:
-        from .forward._powers import make_powers
-        of_group, rescale_exponentials, _ = make_powers(every)
-
     @device_function
     def keep_largest(most):
         for h in range(2):
@@ -82,24 +77,17 @@ def make_online_softmax(width, first, raised=0.0, exact=False, sums=True, every=
         def exponentials(x, ref_max, row_sum, h, scale):
             offset, even, odd = -ref_max[h] if raised == 0 else raised - ref_max[h], row_sum[h], f32(0)
             for j in range(low, high):
-                if every and j % every == every - 1:
-                    of_group(x, 4 * j + 2 * h, scale, offset)
-                else:
-                    x[4 * j + 2 * h] = ex2(fma(x[4 * j + 2 * h], scale, offset))
-                    x[4 * j + 2 * h + 1] = ex2(fma(x[4 * j + 2 * h + 1], scale, offset))
-                if sums:
-                    even = even + x[4 * j + 2 * h]
-                    odd = odd + x[4 * j + 2 * h + 1]
-            if sums:
-                row_sum[h] = even + odd
+                x[4 * j + 2 * h] = ex2(fma(x[4 * j + 2 * h], scale, offset))
+                x[4 * j + 2 * h + 1] = ex2(fma(x[4 * j + 2 * h + 1], scale, offset))
+                even = even + x[4 * j + 2 * h]
+                odd = odd + x[4 * j + 2 * h + 1]
+            row_sum[h] = even + odd
         return largest, exponentials
-    ends = (0, *(first if isinstance(first, tuple) else (first,)), width)
-    if any(b - a < 16 or b % 8 for a, b in zip(ends, ends[1:])) or len(ends) > 4:
+    if not 16 <= first <= width - 16 or first % 8 or width % 8:
         raise ValueError(f"tile of {width} keys, of which {first} first; expected multiples of 8, 16 at least in each part")
-    largest_first, first_exponentials = part(0, ends[1] // 8)
-    largest_middle, middle_exponentials = part(ends[1] // 8, ends[2] // 8)
-    largest_last, last_exponentials = part(ends[-2] // 8, width // 8)
-    MIDDLE, BEFORE, EARLIER = len(ends) > 3, ends[1] // 8, ends[-2] // 8
+    largest_first, first_exponentials = part(0, first // 8)
+    largest_last, last_exponentials = part(first // 8, width // 8)
+    EARLIER = first // 8
 
     @device_function
     def online_softmax(x, most, row_max, ref_max, row_sum, rescale, scale, slack):
@@ -112,56 +100,17 @@ def make_online_softmax(width, first, raised=0.0, exact=False, sums=True, every=
             rescaled = True
         first_exponentials(x, ref_max, row_sum, 0, scale)
         first_exponentials(x, ref_max, row_sum, 1, scale)
-        if MIDDLE:
-            most[0], most[1] = largest_middle(x, 0), largest_middle(x, 1)
-            if exact:
-                keep_largest(most)
-            if any_lane(most[0] > row_max[0] + slack or most[1] > row_max[1] + slack):
-                raise_reference(row_max, ref_max, row_sum, rescale, most, scale)
-                rescale_exponentials(x, BEFORE, most)
-                rescaled = True
-            middle_exponentials(x, ref_max, row_sum, 0, scale)
-            middle_exponentials(x, ref_max, row_sum, 1, scale)
         most[0], most[1] = largest_last(x, 0), largest_last(x, 1)
         if exact:
             keep_largest(most)
         if any_lane(most[0] > row_max[0] + slack or most[1] > row_max[1] + slack):
             raise_reference(row_max, ref_max, row_sum, rescale, most, scale)
-            rescale_exponentials(x, EARLIER, most)
+            scale_rows(x, EARLIER, most)
             rescaled = True
         last_exponentials(x, ref_max, row_sum, 0, scale)
         last_exponentials(x, ref_max, row_sum, 1, scale)
         return rescaled
     return online_softmax
-
-
-@functools.cache
-def make_exponentials(width, raised):
-    """Device function ``exponentials(x, ref_max, sums, scale)`` -> the largest sum of two neighbours.
-
-    The scores of a tile become exponentials, 2**raised times as large as reference maxima say, that are not looked at: nothing waits for
-    the largest score. Where one exceeds them by much, the number that comes back does, too. `sums` are the rows'.
-    """
-    @device_function
-    def of_row(x, h, ref_max, scale):
-        offset, even, odd, top = raised - ref_max[h], f32(0), f32(0), f32(0)
-        for m in range(width // 16):
-            k = 8 * m + 2 * h
-            x[k] = ex2(fma(x[k], scale, offset))
-            x[k + 1] = ex2(fma(x[k + 1], scale, offset))
-            x[k + 4] = ex2(fma(x[k + 4], scale, offset))
-            x[k + 5] = ex2(fma(x[k + 5], scale, offset))
-            a, b = x[k] + x[k + 1], x[k + 4] + x[k + 5]
-            top = fmax(fmax(top, a), b)
-            even, odd = even + a, odd + b
-        return even + odd, top
-
-    @device_function
-    def exponentials(x, ref_max, sums, scale):
-        sums[0], top = of_row(x, 0, ref_max, scale)
-        sums[1], other = of_row(x, 1, ref_max, scale)
-        return fmax(top, other)
-    return exponentials
 
 
 @device_function
@@ -221,15 +170,14 @@ def make_pack(dtype, count):
 
 
 @functools.cache
-def make_pack_bytes(dtype, count):
-    """Device function ``pack(words, x)``: x[:4 * count] rounded to 8-bit floats, four to a word, in the order of keys of `_transposed`."""
-    four = element(dtype).pack
+def make_pack_bytes(count):
+    """Device function ``pack(words, x)``: x[:4 * count] rounded to e4m3, four to a word, in the order of keys of `_transposed`."""
 
     @device_function
     def pack(words, x):
         for i in range(count):
             k = 8 * (i // 2) + 2 * (i % 2)
-            words[i] = four(x[k], x[k + 1], x[k + 4], x[k + 5])
+            words[i] = floats_to_e4m3x4(x[k], x[k + 1], x[k + 4], x[k + 5])
     return pack
 
 

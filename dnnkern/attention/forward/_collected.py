@@ -14,24 +14,24 @@ from ...device.convert import element
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ...device.fastmath import fma, rcp
 from ...device.index import divide_remainder, divisor
-from ...device.ldmatrix import ldmatrix_x4
 from ...device.mbarrier import fence_mbarrier_init
 from ...device.pipeline import make_pipeline
 from ...device.registers import make_register_claim, make_register_release
 from ...device.scheduler import make_channel, make_dynamic, make_longest_first, make_static
 from ...device.tma import bulk_load, prefetch_tensor_map, tensor_map_address, tma_load_4d
 from ...device.unroll import unrolled
-from ...device.vec import address, advance, load4, pin, shared_address, store4
+from ...device.vec import address, advance, pin, shared_address
 from ...device.warp import elect, uniform
 from ...device.wgmma import descriptor, make_wgmma_wait, matrix_descriptor
 from ...engine.hopper import GROUP, ROW
 from ...host.launch import Argument, Launch
-from .._fragments import make_exponentials, make_factors, make_normalize_rows, make_online_softmax, make_row_maxima, scale_rows
+from .._fragments import make_factors, make_normalize_rows, make_online_softmax, make_row_maxima
 from .._modifiers import make_adjust, make_apply_dropout, make_apply_mask
 from .._parameters import RowStrides, Sequences, Strides, added_arguments, number_arguments, scale_arguments, sequence_arguments
 from .._quantization import quantization_argument
 from .._scores import LOG2E, NEG_INF, make_terms
 from .._wgmma import ALIGNMENT, order_argument, tile_count
+from ._attempt import make_attempt
 from ._parts import Dropout, Outputs, Query, Scoring, Shared, Sizes, Softmax, Span, Thread, Work
 
 
@@ -58,7 +58,7 @@ class Scales(NamedTuple):
 def kernel(config):
     """Tiles of 64 rows a warpgroup."""
     kind, s, terms = config.kind, config.shape, make_terms(config.kind)
-    GROUPS, WIDTH, HEIGHT, STAGES, E = s.groups, s.width, s.height, config.stages, config.wide
+    GROUPS, WIDTH, HEIGHT, STAGES, E = s.groups, s.width, s.height, config.stages, config.columns
     (K_BYTES, V_BYTES), Q_BYTES, (K_AT, V_AT, BARS), Q_BOX, BOX = config.stage, config.q_bytes, config.places, HEIGHT * ROW, WIDTH * ROW
     ADJUSTED, DROPOUT, DRAWN, COUNT, SUMS = config.adjusted, kind.dropout, config.drawn, config.parts, E // 2
     q_pipe = make_pipeline(1, consumers=GROUPS)
@@ -140,26 +140,13 @@ def kernel(config):
     multiply_k, multiply_v = config.make_products()
     by_row, apply_mask = matrix_descriptor(16, 1024, 128), make_apply_mask(WIDTH, config.left, config.right)
     adjust, apply_dropout = make_adjust(kind, WIDTH) if ADJUSTED else None, make_apply_dropout(WIDTH) if DROPOUT else None
-    raise_and_sum = make_online_softmax(WIDTH, s.first, config.raised, config.quantized.amax_s, not config.summed, config.every)
-
-    HELD, STEPS = s.held, config.steps
+    raise_and_sum = make_online_softmax(WIDTH, s.first, config.raised, config.quantized.amax_s)
 
     @device_function
-    def hold_queries(held, q_at, thread):
-        """q of the warp's 16 rows into registers."""
-        row, half = u32(thread.warp * 16 + (thread.lane & 15)), u32(thread.lane >> 4)
-        for i in range(u32(STEPS)):
-            ldmatrix_x4(held, 4 * i, q_at + i // 4 * Q_BOX + row * ROW + ((i % 4 * 2 + half) ^ (row & 7)) * 16)
-
-    @device_function
-    def start_scores(scores, held, of_q, shared, state):
+    def start_scores(scores, of_q, shared, state):
         """Wait for a tile of keys and issue q k'."""
         k_pipe.consumer_wait(shared.k, state)
-        of_k = descriptor(by_row, shared.base + K_AT + state.stage * K_BYTES)
-        if HELD:
-            multiply_k(scores, held, of_k)
-        else:
-            multiply_k(scores, of_q, of_k)
+        multiply_k(scores, of_q, descriptor(by_row, shared.base + K_AT + state.stage * K_BYTES))
 
     @device_function
     def modify(scores, key, query, span, scoring, work, thread):
@@ -180,49 +167,13 @@ def kernel(config):
     @device_function
     def online_softmax(scores, state, key, query, softmax_scale, slack, dropout, thread):
         """Scores become probabilities, by the reference maxima."""
-        rescaled = raise_and_sum(scores, state.most, state.row_max, state.ref_max, state.row_sum, state.rescale, softmax_scale, slack)
+        raise_and_sum(scores, state.most, state.row_max, state.ref_max, state.row_sum, state.rescale, softmax_scale, slack)
         if DROPOUT:
             apply_dropout(scores, dropout.seed, query.head, query.row, key, thread.lane, dropout.threshold, dropout.factor)
-        return rescaled
 
     # ---- consumers: values
 
     PART, PART_BYTES, V_CONST, acc_done = SUMS // COUNT, config.part_bytes, config.of_values, make_wgmma_wait(0, SUMS // COUNT)
-    DIRECT, PER_CHUNK, TURNS = config.chunk > 0, max(config.chunk // WIDTH, 1), config.turns
-
-    @device_function
-    def await_turn(thread):
-        if TURNS:
-            barrier_sync(u32(1 + thread.group), 256)
-
-    @device_function
-    def pass_turn(thread):
-        if TURNS:
-            barrier_arrive(u32(1 + (thread.group + 1) % GROUPS), 256)
-
-    @device_function
-    def add_values(acc, words, shared, state):
-        """Wait for a tile of values and issue acc += p v."""
-        v_pipe.consumer_wait(shared.v, state)
-        multiply_v(acc, words, descriptor(V_CONST, shared.base + V_AT + state.stage * V_BYTES), 1)
-
-    @device_function
-    def add_before(acc, carry, before):
-        """What was put away joins the accumulators."""
-        for j in range(SUMS // 4):
-            a, b, c, d = load4(before, j * 512)
-            acc[4 * j] = fma(a, carry[0], acc[4 * j])
-            acc[4 * j + 1] = fma(b, carry[0], acc[4 * j + 1])
-            acc[4 * j + 2] = fma(c, carry[1], acc[4 * j + 2])
-            acc[4 * j + 3] = fma(d, carry[1], acc[4 * j + 3])
-
-    @device_function
-    def put_away(acc, before):
-        """The accumulators go to memory, and begin from zero."""
-        for j in range(SUMS // 4):
-            store4(before, j * 512, (acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]))
-            for k in range(4):
-                acc[4 * j + k] = f32(0)
 
     @device_function
     def start_values(tile, words, shared, state):
@@ -263,7 +214,7 @@ def kernel(config):
     load_sink, normalize_rows, store = element(kind.sink or kind.dtype).load, make_normalize_rows(bool(kind.sink)), config.make_store()
     SINK, LIMITED, WITH_LSE, RAISED = bool(kind.sink), kind.limits_rows, config.lse, config.raised
     RESCALED, AMAX_S, factors = config.quantized.scale_o, config.quantized.amax_s, make_factors(config.quantized)
-    largest_probabilities, raise_maxima = make_row_maxima(config.quantized, config.columns // 2)
+    largest_probabilities, raise_maxima = make_row_maxima(config.quantized, SUMS)
 
     @device_function
     def finish_softmax(state, h, scales, softmax_scale):
@@ -301,17 +252,29 @@ def kernel(config):
 
     # ---- consumers: the loop
 
-    MOST, SUMMED, BOLD, exponentials = 4 if AMAX_S else 2, config.summed, config.bold, make_exponentials(WIDTH, config.raised)
+    MOST = 4 if AMAX_S else 2
     SCORES, WORDS, SLACK, pack, hold_scores = WIDTH // 2, config.words, config.slack, config.make_pack(), pin(WIDTH // 2)
-    scores_alone, scores_first, all_done = make_wgmma_wait(0, SCORES), make_wgmma_wait(1, SCORES), make_wgmma_wait(0, SUMS)
+    scores_alone, scores_first = make_wgmma_wait(0, SCORES), make_wgmma_wait(1, SCORES)
+    ATTEMPTS, TURNS = config.tail >= 0, config.turns
+    attempt, finish = make_attempt(WIDTH, config.tail, config.raised) if ATTEMPTS else (None, None)
 
     @device_function
-    def consume(outputs, shared, work, scales, dropout, sums_at, thread):
+    def await_turn(thread):
+        if TURNS:
+            barrier_sync(u32(1 + thread.group), 256)
+
+    @device_function
+    def pass_turn(thread):
+        if TURNS:
+            barrier_arrive(u32(1 + (thread.group + 1) % GROUPS), 256)
+
+    @device_function
+    def consume(outputs, shared, work, scales, dropout, thread):
         scoring = scales.scoring
         softmax_scale = f32(LOG2E) if ADJUSTED else scoring.scale
         slack = SLACK * rcp(softmax_scale)
-        scores, acc, tile = cuda.local.array(SCORES, f32), cuda.local.array(SUMS, f32), cuda.local.array(1 if DIRECT else PART, f32)
-        words, before, held = cuda.local.array(WORDS, u32), cuda.local.array(2, f32), cuda.local.array(4 * STEPS if HELD else 1, u32)
+        scores, acc, tile = cuda.local.array(SCORES, f32), cuda.local.array(SUMS, f32), cuda.local.array(PART, f32)
+        words, before = cuda.local.array(WORDS, u32), cuda.local.array(2, f32)
         softmax = Softmax(cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32),
                           cuda.local.array(MOST, f32))
         maxima, sums = cuda.local.array(2, f32), cuda.local.array(2, f32)  # of all tiles; of a tile
@@ -344,14 +307,11 @@ def kernel(config):
                 softmax.row_max[r], softmax.ref_max[r], softmax.row_sum[r], before[r] = f32(NEG_INF), f32(0), f32(0), f32(0)
                 if AMAX_S:
                     softmax.most[2 + r] = f32(NEG_INF)
-            since, chunks = i32(0), i32(0)
             q_pipe.consumer_wait(shared.q, q_state)
-            if HELD:
-                hold_queries(held, shared.base + u32(thread.group) * GROUP, thread)
 
             # scores of the last tile of keys: no values to add yet
             await_turn(thread)
-            start_scores(scores, held, of_q, shared, k_state)
+            start_scores(scores, of_q, shared, k_state)
             pass_turn(thread)
             scores_alone(scores)
             k_state = finish_scores(scores, key, query, span, scoring, shared, k_state, work, thread)
@@ -363,78 +323,48 @@ def kernel(config):
             while left > 0:
                 key = key - WIDTH
                 await_turn(thread)
-                start_scores(scores, held, of_q, shared, k_state)
-                if DIRECT:
-                    add_values(acc, words, shared, v_state)
-                else:
-                    values = start_values(tile, words, shared, v_state)
+                start_scores(scores, of_q, shared, k_state)
+                values = start_values(tile, words, shared, v_state)
                 pass_turn(thread)
                 scores_first(scores)
-                if not BOLD:
-                    k_state = finish_scores(scores, key, query, span, scoring, shared, k_state, work, thread)
-                    rescaled = online_softmax(scores, softmax, key, query, softmax_scale, slack, dropout, thread)
-                else:
+                if ATTEMPTS:
                     modify(scores, key, query, span, scoring, work, thread)
-                    top = exponentials(scores, softmax.ref_max, sums, softmax_scale)
-                    rescaled, softmax.rescale[0], softmax.rescale[1] = False, f32(1), f32(1)
-                    again = top > f32(448) or softmax.row_max[0] == NEG_INF or softmax.row_max[1] == NEG_INF
-                    if uniform(i32(barrier_any(u32(4 + thread.group), 128, u32(again)))) != 0:
+                    again = attempt(scores, softmax.row_max, softmax.ref_max, sums, softmax_scale, slack)
+                    if uniform(i32(barrier_any(u32(4 + thread.group), 128, u32(again)))) != 0:  # products again, and by their maxima
                         multiply_k(scores, of_q, descriptor(by_row, shared.base + K_AT + k_state.stage * K_BYTES))
                         scores_alone(scores)
                         modify(scores, key, query, span, scoring, work, thread)
-                        rescaled = raise_and_sum(scores, softmax.most, softmax.row_max, softmax.ref_max, softmax.row_sum, softmax.rescale,
-                                                 softmax_scale, f32(0))
+                        online_softmax(scores, softmax, key, query, softmax_scale, f32(0), dropout, thread)
+                        v_state = finish_values(acc, before, tile, words, values, shared, v_state, thread)
+                        hold_scores(scores)
+                        pack(words, scores)
                     else:
-                        softmax.row_sum[0], softmax.row_sum[1] = softmax.row_sum[0] + sums[0], softmax.row_sum[1] + sums[1]
+                        softmax.rescale[0], softmax.rescale[1] = f32(1), f32(1)
+                        v_state = finish_values(acc, before, tile, words, values, shared, v_state, thread)
+                        finish(scores, softmax.ref_max, softmax.row_sum, sums, softmax_scale)
+                        if DROPOUT:
+                            apply_dropout(scores, dropout.seed, query.head, query.row, key, thread.lane, dropout.threshold, dropout.factor)
+                        hold_scores(scores)
+                        pack(words, scores)
                     k_pipe.consumer_release(shared.k, k_state, thread.number)
                     k_state = k_pipe.next(k_state)
-                    if DROPOUT:
-                        apply_dropout(scores, dropout.seed, query.head, query.row, key, thread.lane, dropout.threshold, dropout.factor)
-                if DIRECT:
-                    all_done(acc)
-                    v_pipe.consumer_release(shared.v, v_state, thread.number)
-                    v_state = v_pipe.next(v_state)
                 else:
+                    k_state = finish_scores(scores, key, query, span, scoring, shared, k_state, work, thread)
+                    online_softmax(scores, softmax, key, query, softmax_scale, slack, dropout, thread)
                     v_state = finish_values(acc, before, tile, words, values, shared, v_state, thread)
-                hold_scores(scores)  # the words were the products' until now
-                pack(words, scores)
-                if DIRECT:
-                    since = since + 1
-                    if since == PER_CHUNK:
-                        if chunks > 0:
-                            add_before(acc, before, sums_at)
-                        put_away(acc, sums_at)
-                        before[0], before[1] = f32(1), f32(1)
-                        since, chunks = i32(0), chunks + 1
-                    if rescaled:
-                        scale_rows(acc, E // 8, softmax.rescale)
-                        before[0], before[1] = before[0] * softmax.rescale[0], before[1] * softmax.rescale[1]
-                else:
-                    collect(COUNT - 1, acc, before, tile)
-                    before[0], before[1] = softmax.rescale[0], softmax.rescale[1]
+                    hold_scores(scores)  # the words were the products' until now
+                    pack(words, scores)
+                collect(COUNT - 1, acc, before, tile)
+                before[0], before[1] = softmax.rescale[0], softmax.rescale[1]
                 left = left - 1
 
             # values of the first tile of keys
             q_pipe.consumer_release(shared.q, q_state, thread.number)
             q_state = q_pipe.next(q_state)
-            if DIRECT:
-                add_values(acc, words, shared, v_state)
-                if not SUMMED:
-                    finish_softmax(softmax, h, scales, softmax_scale)
-                all_done(acc)
-                v_pipe.consumer_release(shared.v, v_state, thread.number)
-                v_state = v_pipe.next(v_state)
-                if chunks > 0:
-                    add_before(acc, before, sums_at)
-                if SUMMED:
-                    for r in range(2):  # all lanes of a quad have it
-                        softmax.row_sum[r] = f32(0.25) * acc[SUMS - 4 + 2 * r]
-                    finish_softmax(softmax, h, scales, softmax_scale)
-            else:
-                values = start_values(tile, words, shared, v_state)
-                finish_softmax(softmax, h, scales, softmax_scale)
-                v_state = finish_values(acc, before, tile, words, values, shared, v_state, thread)
-                collect(COUNT - 1, acc, before, tile)
+            values = start_values(tile, words, shared, v_state)
+            finish_softmax(softmax, h, scales, softmax_scale)
+            v_state = finish_values(acc, before, tile, words, values, shared, v_state, thread)
+            collect(COUNT - 1, acc, before, tile)
             write_back(acc, softmax, maxima, outputs, query, span, h, image, scales, thread, work)
             if not DRAWN:
                 t = schedule.next(t, None)
@@ -448,12 +378,13 @@ def kernel(config):
     K_BARS = TILE_BARS + channel.bytes
     V_BARS = K_BARS + k_pipe.bytes
 
-    def sdpa_fwd(q, k, v, transposed, sums, of_head, images, o, o_strides, lse, lse_strides, counter, sink, sink_step, tiles, order, rows,
+    def sdpa_fwd(q, k, v, transposed, of_head, images, o, o_strides, lse, lse_strides, counter, sink, sink_step, tiles, order, rows,
                  keys, of_rows, of_keys, row_step, key_step, bias, bias_strides, bounds, scale, softcap, seed, offset, threshold,
                  factor, scale_q, scale_k, scale_v, quantization):
         memory = cuda.shared.array(0, u32)
         maps = Maps(tensor_map_address(q), tensor_map_address(k), tensor_map_address(v), transposed, of_head)
         base = (shared_address(memory, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
+        base = u32(uniform(i32(base)))  # or it is computed anew in each step
         shared = Shared(base, q_pipe.barriers(base + BARS), k_pipe.barriers(base + K_BARS), v_pipe.barriers(base + V_BARS),
                         base + TILE_BARS)
         tid = cuda.threadIdx.x
@@ -497,8 +428,7 @@ def kernel(config):
             consume(Outputs(u64(0), o, o_strides, lse, lse_strides), shared, work,
                     Scales(Scoring(scale, softcap, bias, bias_strides), o_scale, factors.of_output(quantization), sink, sink_step,
                            quantization),
-                    Dropout(terms.seed_of(seed, offset), threshold, f32(1)),
-                    advance(sums, (i64(cuda.blockIdx.x) * HEIGHT + group * 64) * E + number * 4), thread)
+                    Dropout(terms.seed_of(seed, offset), threshold, f32(1)), thread)
     sdpa_fwd.__name__ = sdpa_fwd.__qualname__ = f"sdpa_fwd_{config.algorithm}"
     return jit(launch_bounds=(s.threads, 1))(sdpa_fwd)
 
@@ -512,7 +442,7 @@ def main_launch(problem, config, device, maps, steps, counter):
     bounds, scale, *others = number_arguments(p)
     if not config.adjusted:
         scale = Argument("float32", p.scale * LOG2E)
-    arguments = (*maps, Argument("uint8*", "workspace"), Argument("float32*", "workspace", offset=counter + 16), Argument("int64x2", steps), Argument("int32", p.images),
+    arguments = (*maps, Argument("uint8*", "workspace"), Argument("int64x2", steps), Argument("int32", p.images),
                  Argument(element(p.o.dtype).pointer, "o"), Argument(Strides, p.strides(p.o)),
                  Argument("float32*", "lse" if p.lse else "o"), Argument(RowStrides, p.lse_strides),
                  Argument("uint32*", "workspace", offset=counter), *of_sink, Argument("int32", tiles), order_argument(p, s.height),

@@ -15,8 +15,7 @@ class Config:
     """The options, o's dtype, sizes of heads, a shape, and in how many parts the columns of a tile's sums are computed, one after the
     other; whether the window has a left and a right bound, whether scores are more than scaled products, whether lse is wanted, whether
     blocks take their tiles from a counter, whether o is stored by pairs; which of q, k and v have a factor, and which factors and maxima
-    of `_quantization` there are; how many keys tensor cores add up by themselves, 0 for those of a tile; whether warpgroups take turns
-    at issuing their products.
+    of `_quantization` there are.
 
     An algorithm's own says:
 
@@ -58,11 +57,8 @@ class Config:
     pairs: bool
     scaled: tuple
     quantized: Quantized
-    chunk: int = 0
     turns: bool = False
-    summed: bool = False
-    every: int = 0
-    bold: bool = False
+    tail: int = -1
 
     def __post_init__(self):
         s = self.shape
@@ -74,21 +70,11 @@ class Config:
                              "stages; the least is 2")
 
     @property
-    def ones(self):
-        """Columns of ones beside the values, whose sums are those of the rounded probabilities."""
-        return 8 * self.summed
-
-    @property
-    def wide(self):
-        """Columns of the values and the ones."""
-        return self.columns + self.ones
-
-    @property
     def live(self):
         """About how many registers a thread needs."""
-        sums = self.wide // 2 + (0 if self.chunk else self.columns // 2 // self.parts)
+        sums = self.columns // 2 + self.columns // 2 // self.parts
         more = self.of_bias if self.kind.bias else 24 * (self.adjusted or self.kind.dropout)
-        return self.shape.width // 2 + self.words + sums + 4 * self.steps * self.shape.held + 32 + more
+        return self.shape.width // 2 + self.words + sums + 32 + more
 
     @property
     def places(self):
@@ -106,8 +92,8 @@ class Config:
         return self.places[2] + BARRIERS + ALIGNMENT
 
     def __str__(self):
-        return (str(self.shape) + f" in {self.parts} parts" * (self.parts > 1) + f" by {self.chunk} first {self.shape.first}" * (self.chunk > 0)
-                + " in turns" * self.turns + " summed" * self.summed + f" every {self.every}" * (self.every > 0) + " bold" * self.bold + " drawn" * self.drawn)
+        return (str(self.shape) + f"/{self.shape.first}" + f" in {self.parts} parts" * (self.parts > 1) + " in turns" * self.turns
+                + f" attempt, {self.tail} last" * (self.tail >= 0) + " drawn" * self.drawn)
 
 
 def fitting(config, shapes, problem, device):

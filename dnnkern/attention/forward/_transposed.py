@@ -12,11 +12,12 @@ What lies past a sequence's last key, and beyond the array, is zero.
 import functools
 from dataclasses import dataclass
 
-from ...device import cuda, device_function, i64, jit, u32
+from ...device import cuda, device_function, i32, i64, jit, u32
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.numeric import permute_bytes
 from ...device.vec import advance, as_u32, load1_nc_if, store4
+from ...device.warp import shuffle_xor
 from ...host.launch import Argument, Launch
 from .._fragments import make_factors
 from .._parameters import Sequences, Strides, kind_of, sequence_arguments
@@ -25,16 +26,14 @@ from .._scores import make_terms
 
 BLOCK = 32      # keys: a step of wgmma
 THREADS = 128
-ONES = {"float8_e4m3fn": 0x38383838, "float8_e5m2": 0x3C3C3C3C}
 
 
 @dataclass(frozen=True)
 class Transposed:
-    """How values lie: in `columns` columns, those of v, zeros, and last `ones` of ones, for tiles of `width` keys, which may begin with any block."""
+    """How values lie: in `columns` columns, those of v and zeros, for tiles of `width` keys, which may begin with any block."""
     problem: object
     columns: int
     width: int
-    ones: int = 0
 
     @property
     def blocks(self):
@@ -54,7 +53,7 @@ class Transposed:
 
 
 @functools.cache
-def kernel(kind, elements, words, quantized, ones_from, ones):
+def kernel(kind, elements, words, quantized):
     """Sixteen keys of four columns a thread; they are loaded as words, if `words`. Thread 0 sets the counter, and maxima, to zero."""
     terms, WORDS, reset_maxima, MAXIMA = make_terms(kind), words, make_factors(quantized).reset, quantized.amax_s or quantized.amax_o
 
@@ -80,27 +79,39 @@ def kernel(kind, elements, words, quantized, ones_from, ones):
             counter[0] = u32(0)
             if MAXIMA:
                 reset_maxima(quantization)
-        if index < count:
-            rest, group = divide_remainder(index, groups)
-            line, half = divide_remainder(rest, halves)
-            image, g = divide_remainder(line, heads)
+        exists = index < count  # of two neighbours both or none: there are whole groups of 8 columns
+        rest, group = divide_remainder(index, groups)
+        line, half = divide_remainder(rest, halves)
+        image, g = divide_remainder(line, heads)
+        keys_there = 0
+        if exists:
             _, _, _, keys_there = terms.lengths(image, Sequences(of_rows, of_keys, row_step, key_step), rows, keys)
-            column, first = 4 * group, 16 * half
-            at = advance(v, image * v_strides.batch + g * v_strides.head + first * v_strides.row)
-            given = cuda.local.array(16, u32)
-            for key in range(16):
-                there = first + key < keys_there and column < elements
-                given[key] = u32(ones) if column >= ones_from else fetch(advance(at, key * v_strides.row), column, v_strides.column, there)
-            turns = cuda.local.array(16, u32)
-            for c in range(4):
-                a, b, d, e = given[2 * c], given[2 * c + 1], given[8 + 2 * c], given[9 + 2 * c]
-                low, high = permute_bytes(a, b, 0x5140), permute_bytes(d, e, 0x5140)
-                turns[c], turns[4 + c] = permute_bytes(low, high, 0x5410), permute_bytes(low, high, 0x7632)
-                low, high = permute_bytes(a, b, 0x7362), permute_bytes(d, e, 0x7362)
-                turns[8 + c], turns[12 + c] = permute_bytes(low, high, 0x5410), permute_bytes(low, high, 0x7632)
-            to = advance(transposed, i64(index) * 16)
-            for k in range(4):
-                store4(to, 4 * k, (turns[4 * k], turns[4 * k + 1], turns[4 * k + 2], turns[4 * k + 3]))
+        column, first = 4 * group, 16 * half
+        at = advance(v, image * v_strides.batch + g * v_strides.head + first * v_strides.row)
+        given = cuda.local.array(16, u32)
+        for key in range(16):
+            there = first + key < keys_there and column < elements
+            given[key] = fetch(advance(at, key * v_strides.row), column, v_strides.column, there)
+        turns = cuda.local.array(16, u32)
+        for c in range(4):
+            a, b, d, e = given[2 * c], given[2 * c + 1], given[8 + 2 * c], given[9 + 2 * c]
+            low, high = permute_bytes(a, b, 0x5140), permute_bytes(d, e, 0x5140)
+            turns[c], turns[4 + c] = permute_bytes(low, high, 0x5410), permute_bytes(low, high, 0x7632)
+            low, high = permute_bytes(a, b, 0x7362), permute_bytes(d, e, 0x7362)
+            turns[8 + c], turns[12 + c] = permute_bytes(low, high, 0x5410), permute_bytes(low, high, 0x7632)
+        # two neighbours write 32 bytes of a column pair together: a thread has the first or the second columns of both
+        odd = i32(cuda.threadIdx.x & 1)
+        for k in range(4):
+            for pair in range(2):
+                mine, other = turns[8 * pair + k], turns[8 * pair + 4 + k]
+                got = shuffle_xor(mine if odd else other, 1)
+                turns[8 * pair + k], turns[8 * pair + 4 + k] = (got, other) if odd else (mine, got)
+        if exists:
+            to = advance(transposed, i64(index - odd) * 16 + 4 * odd)
+            for pair in range(2):
+                for of in range(2):
+                    k = 8 * pair + 4 * of
+                    store4(to, 16 * of + 8 * pair, (turns[k], turns[k + 1], turns[k + 2], turns[k + 3]))
     return sdpa_transpose_values
 
 
@@ -115,6 +126,5 @@ def transpose_launch(transposed):
                  Argument("int32", count), Argument(Divisor, divisor(groups)), Argument(Divisor, divisor(halves)),
                  Argument(Divisor, divisor(p.kv_heads)), Argument(Strides, p.strides(p.v)), Argument("int32", p.rows),
                  Argument("int32", p.keys), *sequence_arguments(p), quantization_argument(p))
-    ones = transposed.columns - transposed.ones, ONES[p.v.dtype]
-    made = kernel(kind_of(p), p.dv, words, quantized(p), *ones)
+    made = kernel(kind_of(p), p.dv, words, quantized(p))
     return Launch(made, (ceil_div(count, THREADS), 1, 1), (THREADS, 1, 1), arguments, dependent=True)

@@ -28,18 +28,29 @@ from ...engine.hopper import ROW
 from ...host.products import FP8
 from .._flash import WIDEST
 from .._fragments import make_pack_bytes, make_single_store, make_store
-from .._wgmma import Shape, array_map, read_seconds, refusal, tile_count, tile_seconds
+from .._wgmma import Shape, array_map, read_seconds, refusal, tile_seconds
 from . import _collected_config
 from ._collected import main_launch
 from ._collected_config import fitting
-from ._powers import make_powers
 from ._transposed import BLOCK, Transposed, transpose_launch
 
 COST, WGMMA = constants("attention/fp8"), constants("attention/wgmma")
 
-SHAPES = tuple((Shape(*shape), parts, *how) for how in ((), (0, 0, 0, 0, 1), (0, 1, 0, 0, 1)) for parts, shapes in (
-    (1, ((3, 96, 48), (3, 64, 32), (2, 192, 96), (2, 160, 80), (2, 128, 64, False, True), (2, 96, 48), (2, 64, 32), (1, 128, 48), (1, 64, 32))),
-    (2, ((2, 192, 96), (2, 160, 80), (2, 128, 48), (3, 64, 32), (2, 64, 32), (1, 64, 32))), (4, ((2, 64, 32), (1, 64, 32)))) for shape in shapes)
+SHAPES = tuple((Shape(*shape), parts) for parts, shapes in (
+    (1, ((3, 96, 48), (3, 96, 32), (3, 96, 64), (3, 64, 32), (2, 192, 96), (2, 192, 48), (2, 192, 128), (2, 128, 48), (2, 96, 48), (2, 64, 32), (1, 128, 48),
+         (1, 64, 32))),
+    (2, ((2, 160, 80), (2, 160, 48), (2, 160, 112), (2, 160, 128), (2, 128, 48), (2, 128, 80), (2, 64, 32), (1, 64, 32))),
+    (4, ((2, 64, 32), (2, 64, 48), (1, 64, 32)))) for shape in shapes) + tuple(
+    (Shape(*shape), parts, turns, tail) for parts, turns, tail, shapes in (
+        (1, 0, 32, ((2, 192, 96), (2, 96, 48), (2, 64, 32))),
+        (1, 0, 48, ((3, 96, 48), (2, 192, 96))),
+        (1, 0, 96, ((2, 192, 96),)),
+        (1, 1, 32, ((3, 96, 48), (2, 192, 96))),
+        (1, 0, 0, ((3, 96, 48), (2, 192, 96), (2, 128, 48, False, True), (2, 96, 48), (2, 64, 32))),
+        (2, 0, 32, ((2, 128, 48), (2, 64, 32), (2, 96, 48))),
+        (2, 0, 64, ((2, 128, 48),)),
+        (2, 1, 32, ((2, 128, 48),)),
+        (4, 0, 32, ((2, 64, 32),))) for shape in shapes)
 PROBABILITIES, HALVES = "float8_e4m3fn", ("float16", "bfloat16")
 RAISED, SLACK = 7.0, 1.75
 """Levels may lag 2**SLACK behind the largest score: 2**8.75 is 431. More would only spare exchanges between threads: sums are multiplied
@@ -58,10 +69,8 @@ class Config(_collected_config.Config):
             raise ValueError(f"tile {self.shape}: expected a multiple of {BLOCK} keys")
         if self.parts > 1 and self.e <= 32 * self.parts:
             raise ValueError(f"{self.parts} parts of values of {self.e} elements; expected more than {32 * self.parts}")
-        if self.every and not self.summed:
-            raise ValueError("powers by multiply-adds, whose sum nobody has")
-        if self.summed and (self.wide > 256 or self.lse or self.kind.dropout):
-            raise ValueError("columns of ones: there is room for none, or sums are of other probabilities")
+        if self.tail >= 0 and self.quantized.amax_s:
+            raise ValueError("the largest probability is of the largest score, which attempts do not look for")
 
     @property
     def steps(self):
@@ -90,37 +99,37 @@ class Config(_collected_config.Config):
     @property
     def stage(self):
         """Bytes of a tile of k and of one of v."""
-        return self.boxes[0] * self.shape.width * ROW, self.shape.width * self.wide
+        return self.boxes[0] * self.shape.width * ROW, self.shape.width * self.columns
 
     @property
     def of_values(self):
-        return matrix_descriptor(16 * self.wide, 128, 0)
+        return matrix_descriptor(16 * self.columns, 128, 0)
 
     @property
     def part_bytes(self):
-        return 16 * self.wide // self.parts
+        return 16 * self.columns // self.parts
 
     def make_products(self):
         """`_collected_config.Config`."""
         s, dtype = self.shape, self.kind.dtype
         q_steps, k_steps = (tuple(step // 4 * (rows * ROW // 16) + step % 4 * 2 for step in range(self.steps))
                             for rows in (s.height, s.width))
-        of_scores = make_wgmma(s.width, dtype, steps=self.steps, a="registers" if s.held else "shared", a_step=q_steps, b_step=k_steps)
-        of_sums = make_wgmma(self.wide // self.parts, PROBABILITIES, dtype, steps=s.width // BLOCK, a="registers",
-                             b_step=BLOCK * self.wide // 16)
+        of_scores = make_wgmma(s.width, dtype, steps=self.steps, a_step=q_steps, b_step=k_steps)
+        of_sums = make_wgmma(self.columns // self.parts, PROBABILITIES, dtype, steps=s.width // BLOCK, a="registers",
+                             b_step=BLOCK * self.columns // 16)
 
         @device_function
         def multiply_k(scores, q, k):
             of_scores(scores, q, k, 0)
 
         @device_function
-        def multiply_v(sums, words, v, more=0):
-            of_sums(sums, words, v, more)
+        def multiply_v(sums, words, v):
+            of_sums(sums, words, v, 0)
         return multiply_k, multiply_v
 
     def make_pack(self):
         """`_collected_config.Config`."""
-        return make_powers(self.every)[2](self.words) if self.every else make_pack_bytes(PROBABILITIES, self.words)
+        return make_pack_bytes(self.words)
 
     def make_store(self):
         """`_collected_config.Config`."""
@@ -146,13 +155,12 @@ def configs(problem, device):
 
 def transposed_of(problem, config):
     """How the values lie in the workspace."""
-    return Transposed(problem, config.wide, config.shape.width, config.ones)
+    return Transposed(problem, config.columns, config.shape.width)
 
 
 def workspace(problem, device, config):
     """The transposed values, and the number of the next tile."""
-    count = min(tile_count(problem, config.shape.height), device.sms)
-    return transposed_of(problem, config).nbytes + 16 + 4 * count * config.shape.height * config.wide * (config.chunk > 0)
+    return transposed_of(problem, config).nbytes + 16
 
 
 def estimate(problem, device, config):
