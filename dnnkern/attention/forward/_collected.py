@@ -32,6 +32,7 @@ from .._quantization import quantization_argument
 from .._scores import LOG2E, NEG_INF, make_terms
 from .._wgmma import ALIGNMENT, order_argument, tile_count
 from ._attempt import make_attempt
+from ._softmax import make_early_softmax
 from ._parts import Dropout, Outputs, Query, Scoring, Shared, Sizes, Softmax, Span, Thread, Work
 
 
@@ -140,7 +141,9 @@ def kernel(config):
     multiply_k, multiply_v = config.make_products()
     by_row, apply_mask = matrix_descriptor(16, 1024, 128), make_apply_mask(WIDTH, config.left, config.right)
     adjust, apply_dropout = make_adjust(kind, WIDTH) if ADJUSTED else None, make_apply_dropout(WIDTH) if DROPOUT else None
-    raise_and_sum = make_online_softmax(WIDTH, s.first, config.raised, config.quantized.amax_s)
+    raise_and_sum = make_online_softmax(WIDTH, s.first if isinstance(s.first, int) else s.first[0], config.raised, config.quantized.amax_s)
+    EARLY = config.early
+    early_softmax = make_early_softmax(WIDTH, s.first, config.raised, config.slack, config.quantized.amax_s)
 
     @device_function
     def start_scores(scores, of_q, shared, state):
@@ -167,7 +170,10 @@ def kernel(config):
     @device_function
     def online_softmax(scores, state, key, query, softmax_scale, slack, dropout, thread):
         """Scores become probabilities, by the reference maxima."""
-        raise_and_sum(scores, state.most, state.row_max, state.ref_max, state.row_sum, state.rescale, softmax_scale, slack)
+        if EARLY:
+            early_softmax(scores, state.most, state.row_max, state.ref_max, state.row_sum, state.rescale, softmax_scale)
+        else:
+            raise_and_sum(scores, state.most, state.row_max, state.ref_max, state.row_sum, state.rescale, softmax_scale, slack)
         if DROPOUT:
             apply_dropout(scores, dropout.seed, query.head, query.row, key, thread.lane, dropout.threshold, dropout.factor)
 
@@ -225,7 +231,7 @@ def kernel(config):
         for r in range(2):
             state.ref_max[r] = state.ref_max[r] - RAISED
         normalize_rows(state.ref_max, state.row_sum, state.rescale, sink_logit)
-        largest_probabilities(state.most, state.ref_max, state.rescale, softmax_scale)
+        largest_probabilities(state.most, state.ref_max, state.rescale, f32(1) if EARLY else softmax_scale)
 
     @device_function
     def write_back(acc, state, maxima, outputs, query, span, h, image, scales, thread, work):

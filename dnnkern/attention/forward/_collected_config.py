@@ -59,6 +59,7 @@ class Config:
     quantized: Quantized
     turns: bool = False
     tail: int = -1
+    early: bool = False
 
     def __post_init__(self):
         s = self.shape
@@ -93,7 +94,7 @@ class Config:
 
     def __str__(self):
         return (str(self.shape) + f"/{self.shape.first}" + f" in {self.parts} parts" * (self.parts > 1) + " in turns" * self.turns
-                + f" attempt, {self.tail} last" * (self.tail >= 0) + " drawn" * self.drawn)
+                + f" attempt, {self.tail} last" * (self.tail >= 0) + " early" * self.early + " drawn" * self.drawn)
 
 
 def fitting(config, shapes, problem, device):

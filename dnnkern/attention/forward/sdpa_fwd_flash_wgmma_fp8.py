@@ -50,7 +50,10 @@ SHAPES = tuple((Shape(*shape), parts) for parts, shapes in (
         (2, 0, 32, ((2, 128, 48), (2, 64, 32), (2, 96, 48))),
         (2, 0, 64, ((2, 128, 48),)),
         (2, 1, 32, ((2, 128, 48),)),
-        (4, 0, 32, ((2, 64, 32),))) for shape in shapes)
+        (4, 0, 32, ((2, 64, 32),))) for shape in shapes) + tuple((Shape(*shape), parts, 0, -1, 1) for parts, shapes in (
+            (1, ((3, 96, 48), (3, 96, 32), (3, 96, (32, 64)), (2, 192, 96), (2, 192, (64, 128)), (2, 128, 64), (2, 96, 48))),
+            (2, ((2, 160, 80), (2, 160, 48), (2, 160, 112), (2, 160, (48, 112)), (2, 128, 64), (2, 128, (32, 96)))),
+            (4, ((2, 64, 32),))) for shape in shapes)
 PROBABILITIES, HALVES = "float8_e4m3fn", ("float16", "bfloat16")
 RAISED, SLACK = 7.0, 1.75
 """Levels may lag 2**SLACK behind the largest score: 2**8.75 is 431. More would only spare exchanges between threads: sums are multiplied
