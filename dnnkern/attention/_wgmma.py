@@ -32,12 +32,11 @@ SECTION_BYTES = 32 << 20
 @dataclass(frozen=True)
 class Shape:
     """A block's tile: `groups` warpgroups of 64 rows, `width` keys at a time, of which `first` are looked at first; whether q is held in
-    registers, whether two warpgroups have the most that there are."""
+    registers."""
     groups: int
     width: int
     first: int
     held: bool = False
-    most: bool = False
 
     @property
     def height(self):
@@ -51,7 +50,7 @@ class Shape:
     @property
     def registers(self):
         """(of a producer thread, of a consumer thread)."""
-        return (24, 240) if self.most else {1: (40, 240), 2: (40, 232), 3: (32, 160)}[self.groups]
+        return {1: (40, 240), 2: (40, 232), 3: (32, 160)}[self.groups]
 
     def __str__(self):
         return f"{self.height}x{self.width}" + " q held" * self.held

@@ -1,10 +1,9 @@
-"""Named barriers: some warps of a block meet, or some announce what others wait for (bar.sync, bar.arrive, bar.red).
+"""Named barriers: some warps of a block meet, or some announce what others wait for (bar.sync, bar.arrive).
 
 ::
 
     barrier_sync(name, threads)         wait until `threads` threads have come to barrier `name`, this warp among them
     barrier_arrive(name, threads)       come to it and go on: what this warp did before is known to those who wait
-    barrier_any(name, threads, k)       as barrier_sync; 1 if some thread has come with a `k` that is not 0, otherwise 0
 
 A block has 16, `name` 0 to 15, of which 0 is that of `cuda.syncthreads`: leave it to that. `threads` counts whole warps, a multiple of 32,
 and all who come to one use of a barrier, to wait or not, give the same. Who counts is whoever comes: the barrier opens for the first
@@ -22,11 +21,9 @@ kernel is compiled reserves all 16.
 from . import SIMULATED, instruction
 
 if SIMULATED:
-    from .sim.barriers import barrier_any as _any, barrier_arrive as _arrive, barrier_sync as _sync
+    from .sim.barriers import barrier_arrive as _arrive, barrier_sync as _sync
 else:
-    _any = _arrive = _sync = None
+    _arrive = _sync = None
 
 barrier_sync = instruction("bar.sync $0, $1;", (), ("uint32", "uint32"), twin=_sync, memory=True, convergent=True)
 barrier_arrive = instruction("bar.arrive $0, $1;", (), ("uint32", "uint32"), twin=_arrive, memory=True, convergent=True)
-barrier_any = instruction("{ .reg .pred p, q; setp.ne.u32 p, $3, 0; barrier.red.or.pred q, $1, $2, p; selp.u32 $0, 1, 0, q; }", ("uint32",),
-                          ("uint32", "uint32", "uint32"), twin=_any, memory=True, convergent=True)

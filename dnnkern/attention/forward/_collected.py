@@ -9,7 +9,6 @@ import functools
 from typing import NamedTuple
 
 from ...device import cuda, device_function, f32, i32, i64, jit, u32, u64
-from ...device.barrier import barrier_any, barrier_arrive, barrier_sync
 from ...device.convert import element
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ...device.fastmath import fma, rcp
@@ -31,7 +30,6 @@ from .._parameters import RowStrides, Sequences, Strides, added_arguments, numbe
 from .._quantization import quantization_argument
 from .._scores import LOG2E, NEG_INF, make_terms
 from .._wgmma import ALIGNMENT, order_argument, tile_count
-from ._attempt import make_attempt
 from ._softmax import make_early_softmax
 from ._parts import Dropout, Outputs, Query, Scoring, Shared, Sizes, Softmax, Span, Thread, Work
 
@@ -63,7 +61,7 @@ def kernel(config):
     (K_BYTES, V_BYTES), Q_BYTES, (K_AT, V_AT, BARS), Q_BOX, BOX = config.stage, config.q_bytes, config.places, HEIGHT * ROW, WIDTH * ROW
     ADJUSTED, DROPOUT, DRAWN, COUNT, SUMS = config.adjusted, kind.dropout, config.drawn, config.parts, E // 2
     q_pipe = make_pipeline(1, consumers=GROUPS)
-    k_pipe = v_pipe = make_pipeline(STAGES, consumers=GROUPS)
+    ring = make_pipeline(STAGES, consumers=GROUPS)  # a stage has keys, and the values of the tile before, which come later in each step
 
     # ---- tiles
 
@@ -99,7 +97,7 @@ def kernel(config):
 
     @device_function
     def produce(maps, shared, work, counter):
-        q_state, k_state, v_state = q_pipe.producer_start(), k_pipe.producer_start(), v_pipe.producer_start()
+        q_state, state = q_pipe.producer_start(), ring.producer_start()
         tile_state, images = channel.pipe.producer_start(), work.sizes.batch
         t = schedule.first()
         while t < work.tiles:
@@ -112,25 +110,22 @@ def kernel(config):
             key = span.begin + (left - 1) * WIDTH
             values = image * maps.head[0] + g * maps.head[1]
             while left >= 0:
+                ring.producer_acquire(shared.k, state)
+                bar = ring.producer_expect(shared.k, state, (K_BYTES if left > 0 else 0) + (V_BYTES if left < span.count else 0))
                 if left > 0:
-                    k_pipe.producer_acquire(shared.k, k_state)
-                    bar = k_pipe.producer_expect(shared.k, k_state, K_BYTES)
-                    load_tile(shared.base + K_AT + k_state.stage * K_BYTES, K_BOXES, BOX, maps.k, bar, key, g, image, images)
-                    k_state = k_pipe.next(k_state)
+                    load_tile(shared.base + K_AT + state.stage * K_BYTES, K_BOXES, BOX, maps.k, bar, key, g, image, images)
                 if left == span.count:
                     q_pipe.producer_acquire(shared.q, q_state)
-                    bar = q_pipe.producer_expect(shared.q, q_state, Q_BYTES)
-                    load_tile(shared.base, K_BOXES, Q_BOX, maps.q, bar, i0, h, image, images)
+                    of_q = q_pipe.producer_expect(shared.q, q_state, Q_BYTES)
+                    load_tile(shared.base, K_BOXES, Q_BOX, maps.q, of_q, i0, h, image, images)
                     q_state = q_pipe.next(q_state)
                 else:  # values are needed a step later than their keys
-                    v_pipe.producer_acquire(shared.v, v_state)
-                    bar = v_pipe.producer_expect(shared.v, v_state, V_BYTES)
-                    to = shared.base + V_AT + v_state.stage * V_BYTES
+                    to = shared.base + V_AT + state.stage * V_BYTES
                     if TRANSPOSED:
                         bulk_load(to, address(maps.transposed, values + i64(key + WIDTH) * E), V_BYTES, bar)
                     else:
                         load_tile(to, V_BOXES, BOX, maps.v, bar, key + WIDTH, g, image, images)
-                    v_state = v_pipe.next(v_state)
+                state = ring.next(state)
                 left, key = left - 1, key - WIDTH
             t = following
         if DRAWN:  # there are no more
@@ -147,25 +142,17 @@ def kernel(config):
 
     @device_function
     def start_scores(scores, of_q, shared, state):
-        """Wait for a tile of keys and issue q k'."""
-        k_pipe.consumer_wait(shared.k, state)
+        """Issue q k'."""
         multiply_k(scores, of_q, descriptor(by_row, shared.base + K_AT + state.stage * K_BYTES))
 
     @device_function
-    def modify(scores, key, query, span, scoring, work, thread):
+    def finish_scores(scores, key, query, span, scoring, work, thread):
         """Products become scores: cap, bias, ALiBi, mask."""
         if ADJUSTED:
             adjust(scores, query.row, query.position, key, thread.column, work.sizes.rows - 1, work.sizes.keys - 1, scoring.scale,
                    query.slope, scoring.softcap, scoring.bias, query.bias_at, scoring.bias_strides)
         if key < span.full_begin or key + WIDTH > span.full_end:
             apply_mask(scores, query.position, key, thread.column, span.keys, work.bounds)
-
-    @device_function
-    def finish_scores(scores, key, query, span, scoring, shared, state, work, thread):
-        """Release the keys; products become scores. Gives the ring's next state."""
-        k_pipe.consumer_release(shared.k, state, thread.number)
-        modify(scores, key, query, span, scoring, work, thread)
-        return k_pipe.next(state)
 
     @device_function
     def online_softmax(scores, state, key, query, softmax_scale, slack, dropout, thread):
@@ -183,8 +170,7 @@ def kernel(config):
 
     @device_function
     def start_values(tile, words, shared, state):
-        """Wait for a tile of values and issue p v of the first part of its columns, from zero; where the values are."""
-        v_pipe.consumer_wait(shared.v, state)
+        """Issue p v of the first part of the columns of a tile of values, from zero; where the values are."""
         values = shared.base + V_AT + state.stage * V_BYTES
         multiply_v(tile, words, descriptor(V_CONST, values))
         return values
@@ -208,12 +194,12 @@ def kernel(config):
 
     @device_function
     def finish_values(acc, before, tile, words, values, shared, state, thread):
-        """Wait for what is in flight, compute further parts, the last of which is left to `collect`, and release the values."""
+        """Wait for what is in flight, compute further parts, the last of which is left to `collect`, and release the stage."""
         acc_done(tile)
         if COUNT > 1:
             next_parts(i32(1), (acc, before, tile, words, values))
-        v_pipe.consumer_release(shared.v, state, thread.number)
-        return v_pipe.next(state)
+        ring.consumer_release(shared.k, state, thread.number)
+        return ring.next(state)
 
     # ---- consumers: output
 
@@ -261,19 +247,6 @@ def kernel(config):
     MOST = 4 if AMAX_S else 2
     SCORES, WORDS, SLACK, pack, hold_scores = WIDTH // 2, config.words, config.slack, config.make_pack(), pin(WIDTH // 2)
     scores_alone, scores_first = make_wgmma_wait(0, SCORES), make_wgmma_wait(1, SCORES)
-    ATTEMPTS, TURNS = config.tail >= 0, config.turns
-    attempt, finish = make_attempt(WIDTH, config.tail, config.raised) if ATTEMPTS else (None, None)
-
-    @device_function
-    def await_turn(thread):
-        if TURNS:
-            barrier_sync(u32(1 + thread.group), 256)
-
-    @device_function
-    def pass_turn(thread):
-        if TURNS:
-            barrier_arrive(u32(1 + (thread.group + 1) % GROUPS), 256)
-
     @device_function
     def consume(outputs, shared, work, scales, dropout, thread):
         scoring = scales.scoring
@@ -283,13 +256,11 @@ def kernel(config):
         words, before = cuda.local.array(WORDS, u32), cuda.local.array(2, f32)
         softmax = Softmax(cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32),
                           cuda.local.array(MOST, f32))
-        maxima, sums = cuda.local.array(2, f32), cuda.local.array(2, f32)  # of all tiles; of a tile
+        maxima = cuda.local.array(2, f32)  # of all tiles
         maxima[0], maxima[1] = f32(0), f32(0)
         of_q = descriptor(by_row, shared.base + u32(thread.group) * GROUP)
-        q_state, k_state, v_state = q_pipe.consumer_start(), k_pipe.consumer_start(), v_pipe.consumer_start()
+        q_state, state = q_pipe.consumer_start(), ring.consumer_start()
         tile_state = channel.pipe.consumer_start()
-        if TURNS and thread.group == GROUPS - 1:
-            barrier_arrive(u32(1), 256)
         t = schedule.first()
         while True:
             # the next tile
@@ -316,11 +287,12 @@ def kernel(config):
             q_pipe.consumer_wait(shared.q, q_state)
 
             # scores of the last tile of keys: no values to add yet
-            await_turn(thread)
-            start_scores(scores, of_q, shared, k_state)
-            pass_turn(thread)
+            ring.consumer_wait(shared.k, state)
+            start_scores(scores, of_q, shared, state)
             scores_alone(scores)
-            k_state = finish_scores(scores, key, query, span, scoring, shared, k_state, work, thread)
+            ring.consumer_release(shared.k, state, thread.number)
+            state = ring.next(state)
+            finish_scores(scores, key, query, span, scoring, work, thread)
             online_softmax(scores, softmax, key, query, softmax_scale, slack, dropout, thread)
             pack(words, scores)
             left = left - 1
@@ -328,38 +300,15 @@ def kernel(config):
             # scores of a tile of keys beside the values of the tile after it
             while left > 0:
                 key = key - WIDTH
-                await_turn(thread)
-                start_scores(scores, of_q, shared, k_state)
-                values = start_values(tile, words, shared, v_state)
-                pass_turn(thread)
+                ring.consumer_wait(shared.k, state)
+                start_scores(scores, of_q, shared, state)
+                values = start_values(tile, words, shared, state)
                 scores_first(scores)
-                if ATTEMPTS:
-                    modify(scores, key, query, span, scoring, work, thread)
-                    again = attempt(scores, softmax.row_max, softmax.ref_max, sums, softmax_scale, slack)
-                    if uniform(i32(barrier_any(u32(4 + thread.group), 128, u32(again)))) != 0:  # products again, and by their maxima
-                        multiply_k(scores, of_q, descriptor(by_row, shared.base + K_AT + k_state.stage * K_BYTES))
-                        scores_alone(scores)
-                        modify(scores, key, query, span, scoring, work, thread)
-                        online_softmax(scores, softmax, key, query, softmax_scale, f32(0), dropout, thread)
-                        v_state = finish_values(acc, before, tile, words, values, shared, v_state, thread)
-                        hold_scores(scores)
-                        pack(words, scores)
-                    else:
-                        softmax.rescale[0], softmax.rescale[1] = f32(1), f32(1)
-                        v_state = finish_values(acc, before, tile, words, values, shared, v_state, thread)
-                        finish(scores, softmax.ref_max, softmax.row_sum, sums, softmax_scale)
-                        if DROPOUT:
-                            apply_dropout(scores, dropout.seed, query.head, query.row, key, thread.lane, dropout.threshold, dropout.factor)
-                        hold_scores(scores)
-                        pack(words, scores)
-                    k_pipe.consumer_release(shared.k, k_state, thread.number)
-                    k_state = k_pipe.next(k_state)
-                else:
-                    k_state = finish_scores(scores, key, query, span, scoring, shared, k_state, work, thread)
-                    online_softmax(scores, softmax, key, query, softmax_scale, slack, dropout, thread)
-                    v_state = finish_values(acc, before, tile, words, values, shared, v_state, thread)
-                    hold_scores(scores)  # the words were the products' until now
-                    pack(words, scores)
+                finish_scores(scores, key, query, span, scoring, work, thread)
+                online_softmax(scores, softmax, key, query, softmax_scale, slack, dropout, thread)
+                state = finish_values(acc, before, tile, words, values, shared, state, thread)
+                hold_scores(scores)  # the words were the products' until now
+                pack(words, scores)
                 collect(COUNT - 1, acc, before, tile)
                 before[0], before[1] = softmax.rescale[0], softmax.rescale[1]
                 left = left - 1
@@ -367,9 +316,10 @@ def kernel(config):
             # values of the first tile of keys
             q_pipe.consumer_release(shared.q, q_state, thread.number)
             q_state = q_pipe.next(q_state)
-            values = start_values(tile, words, shared, v_state)
+            ring.consumer_wait(shared.k, state)
+            values = start_values(tile, words, shared, state)
             finish_softmax(softmax, h, scales, softmax_scale)
-            v_state = finish_values(acc, before, tile, words, values, shared, v_state, thread)
+            state = finish_values(acc, before, tile, words, values, shared, state, thread)
             collect(COUNT - 1, acc, before, tile)
             write_back(acc, softmax, maxima, outputs, query, span, h, image, scales, thread, work)
             if not DRAWN:
@@ -382,7 +332,6 @@ def kernel(config):
     release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), s.registers))
     TILE_BARS = BARS + q_pipe.bytes
     K_BARS = TILE_BARS + channel.bytes
-    V_BARS = K_BARS + k_pipe.bytes
 
     def sdpa_fwd(q, k, v, transposed, of_head, images, o, o_strides, lse, lse_strides, counter, sink, sink_step, tiles, order, rows,
                  keys, of_rows, of_keys, row_step, key_step, bias, bias_strides, bounds, scale, softcap, seed, offset, threshold,
@@ -391,7 +340,7 @@ def kernel(config):
         maps = Maps(tensor_map_address(q), tensor_map_address(k), tensor_map_address(v), transposed, of_head)
         base = (shared_address(memory, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
         base = u32(uniform(i32(base)))  # or it is computed anew in each step
-        shared = Shared(base, q_pipe.barriers(base + BARS), k_pipe.barriers(base + K_BARS), v_pipe.barriers(base + V_BARS),
+        shared = Shared(base, q_pipe.barriers(base + BARS), ring.barriers(base + K_BARS), ring.barriers(base + K_BARS),
                         base + TILE_BARS)
         tid = cuda.threadIdx.x
         if tid == 0:
@@ -400,8 +349,7 @@ def kernel(config):
             if not TRANSPOSED:
                 prefetch_tensor_map(maps.v)
             q_pipe.init(shared.q)
-            k_pipe.init(shared.k)
-            v_pipe.init(shared.v)
+            ring.init(shared.k)
             if DRAWN:
                 channel.init(shared.tile)
             fence_mbarrier_init()

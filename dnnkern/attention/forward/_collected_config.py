@@ -57,8 +57,6 @@ class Config:
     pairs: bool
     scaled: tuple
     quantized: Quantized
-    turns: bool = False
-    tail: int = -1
     early: bool = False
 
     def __post_init__(self):
@@ -93,8 +91,7 @@ class Config:
         return self.places[2] + BARRIERS + ALIGNMENT
 
     def __str__(self):
-        return (str(self.shape) + f"/{self.shape.first}" + f" in {self.parts} parts" * (self.parts > 1) + " in turns" * self.turns
-                + f" attempt, {self.tail} last" * (self.tail >= 0) + " early" * self.early + " drawn" * self.drawn)
+        return (str(self.shape) + f"/{self.shape.first}" + f" in {self.parts} parts" * (self.parts > 1) + " early" * self.early + " drawn" * self.drawn)
 
 
 def fitting(config, shapes, problem, device):

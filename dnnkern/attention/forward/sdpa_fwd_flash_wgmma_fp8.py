@@ -36,24 +36,11 @@ from ._transposed import BLOCK, Transposed, transpose_launch
 
 COST, WGMMA = constants("attention/fp8"), constants("attention/wgmma")
 
-SHAPES = tuple((Shape(*shape), parts) for parts, shapes in (
-    (1, ((3, 96, 48), (3, 96, 32), (3, 96, 64), (3, 64, 32), (2, 192, 96), (2, 192, 48), (2, 192, 128), (2, 128, 48), (2, 96, 48), (2, 64, 32), (1, 128, 48),
-         (1, 64, 32))),
-    (2, ((2, 160, 80), (2, 160, 48), (2, 160, 112), (2, 160, 128), (2, 128, 48), (2, 128, 80), (2, 64, 32), (1, 64, 32))),
-    (4, ((2, 64, 32), (2, 64, 48), (1, 64, 32)))) for shape in shapes) + tuple(
-    (Shape(*shape), parts, turns, tail) for parts, turns, tail, shapes in (
-        (1, 0, 32, ((2, 192, 96), (2, 96, 48), (2, 64, 32))),
-        (1, 0, 48, ((3, 96, 48), (2, 192, 96))),
-        (1, 0, 96, ((2, 192, 96),)),
-        (1, 1, 32, ((3, 96, 48), (2, 192, 96))),
-        (1, 0, 0, ((3, 96, 48), (2, 192, 96), (2, 128, 48, False, True), (2, 96, 48), (2, 64, 32))),
-        (2, 0, 32, ((2, 128, 48), (2, 64, 32), (2, 96, 48))),
-        (2, 0, 64, ((2, 128, 48),)),
-        (2, 1, 32, ((2, 128, 48),)),
-        (4, 0, 32, ((2, 64, 32),))) for shape in shapes) + tuple((Shape(*shape), parts, 0, -1, 1) for parts, shapes in (
-            (1, ((3, 96, 48), (3, 96, 32), (3, 96, (32, 64)), (2, 192, 96), (2, 192, (64, 128)), (2, 128, 64), (2, 96, 48))),
-            (2, ((2, 160, 80), (2, 160, 48), (2, 160, 112), (2, 160, (48, 112)), (2, 128, 64), (2, 128, (32, 96)))),
-            (4, ((2, 64, 32),))) for shape in shapes)
+SHAPES = tuple((Shape(*shape), parts, early) for early in (0, 1) for parts, shapes in (
+    (1, ((3, 96, 48), (3, 96, 32), (3, 96, 16), (3, 64, 32), (2, 192, 48), (2, 192, 32), (2, 192, 64), (2, 160, 48), (2, 128, 48), (2, 128, 32), (2, 96, 32),
+         (2, 64, 32), (1, 128, 48), (1, 64, 32))),
+    (2, ((2, 160, 80), (2, 160, 64), (2, 160, 48), (2, 160, 32), (2, 128, 48), (2, 128, 32), (2, 64, 32), (1, 64, 32))),
+    (4, ((2, 64, 32), (2, 64, 16), (1, 64, 32)))) for shape in shapes)
 PROBABILITIES, HALVES = "float8_e4m3fn", ("float16", "bfloat16")
 RAISED, SLACK = 7.0, 1.75
 """Levels may lag 2**SLACK behind the largest score: 2**8.75 is 431. More would only spare exchanges between threads: sums are multiplied
@@ -72,8 +59,6 @@ class Config(_collected_config.Config):
             raise ValueError(f"tile {self.shape}: expected a multiple of {BLOCK} keys")
         if self.parts > 1 and self.e <= 32 * self.parts:
             raise ValueError(f"{self.parts} parts of values of {self.e} elements; expected more than {32 * self.parts}")
-        if self.tail >= 0 and self.quantized.amax_s:
-            raise ValueError("the largest probability is of the largest score, which attempts do not look for")
 
     @property
     def steps(self):

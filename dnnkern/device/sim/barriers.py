@@ -13,10 +13,10 @@ BARRIERS = 16
 
 class Phase:
     """The warps that have come to barrier number `name` since it last opened, which it does for `need` threads."""
-    __slots__ = "block", "name", "need", "warps", "known", "waiters", "open", "any"
+    __slots__ = "block", "name", "need", "warps", "known", "waiters", "open"
 
     def __init__(self, block, name, need):
-        self.block, self.name, self.need, self.warps, self.known, self.waiters, self.open, self.any = block, name, need, [], None, [], False, False
+        self.block, self.name, self.need, self.warps, self.known, self.waiters, self.open = block, name, need, [], None, [], False
 
     def report(self):
         return f"barrier {self.name}: {32 * len(self.warps)} of {self.need} threads have arrived, warps {sorted(self.warps)}"
@@ -60,19 +60,6 @@ def barrier_sync(name, threads):
     while not phase.open:
         park(phase.waiters, phase.report)
     order.take(engine.CURRENT, phase.known)
-
-
-def barrier_any(name, threads, predicate):
-    """Twin of bar.red.or."""
-    def arrival(values):
-        phase = _arrival("bar.red", {lane: value[:2] for lane, value in values.items()})
-        phase.any |= any(value[2] for value in values.values())
-        return phase
-    phase = together("bar.red", (int(name), int(threads), bool(predicate)), arrival, whole=False)
-    while not phase.open:
-        park(phase.waiters, phase.report)
-    order.take(engine.CURRENT, phase.known)
-    return int(phase.any)
 
 
 def barrier_arrive(name, threads):
