@@ -32,6 +32,7 @@ from .._wgmma import Shape, array_map, read_seconds, refusal, tile_seconds
 from . import _collected_config
 from ._collected import main_launch
 from ._collected_config import fitting
+from ._store import make_group_store
 from ._transposed import BLOCK, Transposed, transpose_launch
 
 COST, WGMMA = constants("attention/fp8"), constants("attention/wgmma")
@@ -121,6 +122,8 @@ class Config(_collected_config.Config):
 
     def make_store(self):
         """`_collected_config.Config`."""
+        if self.grouped:
+            return make_group_store(self.out, self.columns, self.e)
         return (make_store if self.out in HALVES else make_single_store)(self.out, self.columns, self.e, self.pairs)
 
 
