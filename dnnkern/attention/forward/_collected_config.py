@@ -93,7 +93,8 @@ class Config:
         return self.places[2] + BARRIERS + ALIGNMENT
 
     def __str__(self):
-        return (str(self.shape) + f"/{self.shape.first}" + f" in {self.parts} parts" * (self.parts > 1) + " early" * self.early + " drawn" * self.drawn)
+        return (str(self.shape) + f"/{self.shape.first}" + f" in {self.parts} parts" * (self.parts > 1) + " early" * self.early
+                + " drawn" * self.drawn)
 
 
 def fitting(config, shapes, problem, device):

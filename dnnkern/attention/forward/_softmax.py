@@ -23,16 +23,18 @@ def make_early_softmax(width, first, raised, slack, exact=False):
     if any(b - a < 16 or b % 8 for a, b in zip(ends, ends[1:])):
         raise ValueError(f"tile of {width} keys, of which {first} first; expected multiples of 8, 16 at least in each part")
 
+    HIGHEST = raised + slack
+
     @device_function
     def raise_reference(limit, ref_max, row_sum, rescale, most, by):
-        """To the maxima of the quads; `most` becomes what exponentials by the former references are multiplied by, `by` how much they rise."""
+        """To the maxima of the quads; `by` becomes by how much, `most` what exponentials by the former references are multiplied by."""
         for h in range(2):
-            by[h], factor, top = f32(0), f32(1), quad_max(most[h]) - f32(raised)
-            if limit[h] == f32(NEG_INF):
-                if top + ref_max[h] >= f32(LOWEST):
-                    by[h], limit[h] = top, f32(raised + slack)
+            by[h], factor, top = f32(0), f32(1), quad_max(most[h]) - raised
+            if limit[h] == NEG_INF:
+                if top + ref_max[h] >= LOWEST:
+                    by[h], limit[h] = top, f32(HIGHEST)
             else:
-                by[h] = fmax(top, f32(0))
+                by[h] = fmax(top, by[h])
                 factor = ex2(-by[h])
             ref_max[h] = ref_max[h] + by[h]
             row_sum[h] = row_sum[h] * factor
@@ -60,7 +62,7 @@ def make_early_softmax(width, first, raised, slack, exact=False):
             for h in range(2):
                 most[h] = scaled(x, h, scale, raised - ref_max[h])
                 if exact:
-                    most[2 + h] = fmax(most[2 + h], most[h] + ref_max[h] - f32(raised))
+                    most[2 + h] = fmax(most[2 + h], most[h] + ref_max[h] - raised)
             if any_lane(most[0] > limit[0] or most[1] > limit[1]):
                 raise_reference(limit, ref_max, row_sum, rescale, most, by)
                 if low > 0:

@@ -4,7 +4,7 @@ import functools
 
 from ...device import cuda, device_function, u32
 from ...device.convert import element
-from ...device.vec import advance, as_u32, store2, store4
+from ...device.vec import advance, as_u32, store2_from, store4_from
 from ...device.warp import shuffle_xor
 from ...host.dtypes import ITEMSIZE
 
@@ -37,7 +37,7 @@ def make_group_store(dtype, columns, elements):
             at = advance(o, (row + 8 * h) * o_strides.row)
             for i in range((GROUPS + 3) // 4):
                 for g in range(4):
-                    words[g], k = u32(0), 4 * (4 * i + g) + 2 * h
+                    words[g], k = 0, 4 * (4 * i + g) + 2 * h
                     if 4 * i + g < GROUPS:
                         if factors[h] != 0:
                             words[g] = two(sums[k] * factors[h], sums[k + 1] * factors[h])
@@ -49,7 +49,9 @@ def make_group_store(dtype, columns, elements):
                 if row + 8 * h < rows and first < elements:
                     to = as_u32(advance(at, first))
                     if WIDE:
-                        store4(to, 0, (words[0], words[1], words[2], words[3]))
+                        store4_from(to, 0, words, 0)
                     else:
-                        store2(to, 0, (words[0] & 0xFFFF | words[1] << 16, words[2] & 0xFFFF | words[3] << 16))
+                        for k in range(2):
+                            words[k] = words[2 * k] & 0xFFFF | words[2 * k + 1] << 16
+                        store2_from(to, 0, words, 0)
     return store

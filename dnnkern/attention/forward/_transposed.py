@@ -12,7 +12,7 @@ What lies past a sequence's last key, and beyond the array, is zero.
 import functools
 from dataclasses import dataclass
 
-from ...device import cuda, device_function, i32, i64, jit, u32
+from ...device import cuda, device_function, i64, jit, u32
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.numeric import permute_bytes
@@ -100,7 +100,7 @@ def kernel(kind, elements, words, quantized):
             low, high = permute_bytes(a, b, 0x7362), permute_bytes(d, e, 0x7362)
             turns[8 + c], turns[12 + c] = permute_bytes(low, high, 0x5410), permute_bytes(low, high, 0x7632)
         # two neighbours write 32 bytes of a column pair together: a thread has the first or the second columns of both
-        odd = i32(cuda.threadIdx.x & 1)
+        odd = cuda.threadIdx.x & 1
         for k in range(4):
             for pair in range(2):
                 mine, other = turns[8 * pair + k], turns[8 * pair + 4 + k]
