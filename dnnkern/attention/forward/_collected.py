@@ -30,7 +30,6 @@ from .._parameters import RowStrides, Sequences, Strides, added_arguments, numbe
 from .._quantization import quantization_argument
 from .._scores import LOG2E, NEG_INF, make_terms
 from .._wgmma import ALIGNMENT, order_argument, tile_count
-from ._softmax import make_early_softmax
 from ._parts import Dropout, Outputs, Query, Scoring, Shared, Sizes, Softmax, Span, Thread, Work
 
 
@@ -61,7 +60,9 @@ def kernel(config):
     (K_BYTES, V_BYTES), Q_BYTES, (K_AT, V_AT, BARS), Q_BOX, BOX = config.stage, config.q_bytes, config.places, HEIGHT * ROW, WIDTH * ROW
     ADJUSTED, DROPOUT, DRAWN, COUNT, SUMS = config.adjusted, kind.dropout, config.drawn, config.parts, E // 2
     q_pipe = make_pipeline(1, consumers=GROUPS)
-    ring = make_pipeline(STAGES, consumers=GROUPS)  # a stage has keys, and the values of the tile before, which come later in each step
+    k_pipe = v_pipe = make_pipeline(STAGES, consumers=GROUPS)
+    # bytes have one ring: a stage has keys, and the values of the tile before, which a step wants with them; so it waits once
+    ONE = config.transposed
 
     # ---- tiles
 
@@ -97,7 +98,7 @@ def kernel(config):
 
     @device_function
     def produce(maps, shared, work, counter):
-        q_state, state = q_pipe.producer_start(), ring.producer_start()
+        q_state, k_state, v_state = q_pipe.producer_start(), k_pipe.producer_start(), v_pipe.producer_start()
         tile_state, images = channel.pipe.producer_start(), work.sizes.batch
         t = schedule.first()
         while t < work.tiles:
@@ -110,22 +111,35 @@ def kernel(config):
             key = span.begin + (left - 1) * WIDTH
             values = image * maps.head[0] + g * maps.head[1]
             while left >= 0:
-                ring.producer_acquire(shared.k, state)
-                bar = ring.producer_expect(shared.k, state, (K_BYTES if left > 0 else 0) + (V_BYTES if left < span.count else 0))
+                if ONE:
+                    k_pipe.producer_acquire(shared.k, k_state)
+                    nbytes = (K_BYTES if left > 0 else 0) + (V_BYTES if left < span.count else 0)
+                    bar = k_pipe.producer_expect(shared.k, k_state, nbytes)
                 if left > 0:
-                    load_tile(shared.base + K_AT + state.stage * K_BYTES, K_BOXES, BOX, maps.k, bar, key, g, image, images)
+                    if not ONE:
+                        k_pipe.producer_acquire(shared.k, k_state)
+                        bar = k_pipe.producer_expect(shared.k, k_state, K_BYTES)
+                    load_tile(shared.base + K_AT + k_state.stage * K_BYTES, K_BOXES, BOX, maps.k, bar, key, g, image, images)
+                    if not ONE:
+                        k_state = k_pipe.next(k_state)
                 if left == span.count:
                     q_pipe.producer_acquire(shared.q, q_state)
                     of_q = q_pipe.producer_expect(shared.q, q_state, Q_BYTES)
                     load_tile(shared.base, K_BOXES, Q_BOX, maps.q, of_q, i0, h, image, images)
                     q_state = q_pipe.next(q_state)
                 else:  # values are needed a step later than their keys
-                    to = shared.base + V_AT + state.stage * V_BYTES
+                    if not ONE:
+                        v_pipe.producer_acquire(shared.v, v_state)
+                        bar = v_pipe.producer_expect(shared.v, v_state, V_BYTES)
+                    to = shared.base + V_AT + (k_state if ONE else v_state).stage * V_BYTES
                     if TRANSPOSED:
                         bulk_load(to, address(maps.transposed, values + i64(key + WIDTH) * E), V_BYTES, bar)
                     else:
                         load_tile(to, V_BOXES, BOX, maps.v, bar, key + WIDTH, g, image, images)
-                state = ring.next(state)
+                    if not ONE:
+                        v_state = v_pipe.next(v_state)
+                if ONE:
+                    k_state = k_pipe.next(k_state)
                 left, key = left - 1, key - WIDTH
             t = following
         if DRAWN:  # there are no more
@@ -136,31 +150,30 @@ def kernel(config):
     multiply_k, multiply_v = config.make_products()
     by_row, apply_mask = matrix_descriptor(16, 1024, 128), make_apply_mask(WIDTH, config.left, config.right)
     adjust, apply_dropout = make_adjust(kind, WIDTH) if ADJUSTED else None, make_apply_dropout(WIDTH) if DROPOUT else None
-    raise_and_sum = make_online_softmax(WIDTH, s.first if isinstance(s.first, int) else s.first[0], config.raised, config.quantized.amax_s)
-    EARLY = config.early
-    early_softmax = make_early_softmax(WIDTH, s.first, config.raised, config.slack, config.quantized.amax_s)
+    raise_and_sum = make_online_softmax(WIDTH, s.first, config.raised, config.quantized.amax_s)
 
     @device_function
     def start_scores(scores, of_q, shared, state):
-        """Issue q k'."""
+        """Wait for a stage with a tile of keys, and issue q k'."""
+        k_pipe.consumer_wait(shared.k, state)
         multiply_k(scores, of_q, descriptor(by_row, shared.base + K_AT + state.stage * K_BYTES))
 
     @device_function
-    def finish_scores(scores, key, query, span, scoring, work, thread):
-        """Products become scores: cap, bias, ALiBi, mask."""
+    def finish_scores(scores, key, query, span, scoring, shared, state, work, thread):
+        """Release the keys, unless values are in their stage; products become scores: cap, bias, ALiBi, mask. Gives the ring's state."""
+        if not ONE:
+            k_pipe.consumer_release(shared.k, state, thread.number)
         if ADJUSTED:
             adjust(scores, query.row, query.position, key, thread.column, work.sizes.rows - 1, work.sizes.keys - 1, scoring.scale,
                    query.slope, scoring.softcap, scoring.bias, query.bias_at, scoring.bias_strides)
         if key < span.full_begin or key + WIDTH > span.full_end:
             apply_mask(scores, query.position, key, thread.column, span.keys, work.bounds)
+        return state if ONE else k_pipe.next(state)
 
     @device_function
     def online_softmax(scores, state, key, query, softmax_scale, slack, dropout, thread):
         """Scores become probabilities, by the reference maxima."""
-        if EARLY:
-            early_softmax(scores, state.most, state.row_max, state.ref_max, state.row_sum, state.rescale, softmax_scale)
-        else:
-            raise_and_sum(scores, state.most, state.row_max, state.ref_max, state.row_sum, state.rescale, softmax_scale, slack)
+        raise_and_sum(scores, state.most, state.row_max, state.ref_max, state.row_sum, state.rescale, softmax_scale, slack)
         if DROPOUT:
             apply_dropout(scores, dropout.seed, query.head, query.row, key, thread.lane, dropout.threshold, dropout.factor)
 
@@ -170,7 +183,9 @@ def kernel(config):
 
     @device_function
     def start_values(tile, words, shared, state):
-        """Issue p v of the first part of the columns of a tile of values, from zero; where the values are."""
+        """Wait for a tile of values, where it has a ring, and issue p v of the first part of its columns, from zero; where it is."""
+        if not ONE:
+            v_pipe.consumer_wait(shared.v, state)
         values = shared.base + V_AT + state.stage * V_BYTES
         multiply_v(tile, words, descriptor(V_CONST, values))
         return values
@@ -194,12 +209,12 @@ def kernel(config):
 
     @device_function
     def finish_values(acc, before, tile, words, values, shared, state, thread):
-        """Wait for what is in flight, compute further parts, the last of which is left to `collect`, and release the stage."""
+        """Wait for what is in flight, compute further parts, the last of which is left to `collect`, and release the values."""
         acc_done(tile)
         if COUNT > 1:
             next_parts(i32(1), (acc, before, tile, words, values))
-        ring.consumer_release(shared.k, state, thread.number)
-        return ring.next(state)
+        v_pipe.consumer_release(shared.k if ONE else shared.v, state, thread.number)
+        return v_pipe.next(state)
 
     # ---- consumers: output
 
@@ -217,7 +232,7 @@ def kernel(config):
         for r in range(2):
             state.ref_max[r] = state.ref_max[r] - RAISED
         normalize_rows(state.ref_max, state.row_sum, state.rescale, sink_logit)
-        largest_probabilities(state.most, state.ref_max, state.rescale, f32(1) if EARLY else softmax_scale)
+        largest_probabilities(state.most, state.ref_max, state.rescale, softmax_scale)
 
     @device_function
     def write_back(acc, state, maxima, outputs, query, span, h, image, scales, thread, work):
@@ -247,6 +262,7 @@ def kernel(config):
     MOST = 4 if AMAX_S else 2
     SCORES, WORDS, SLACK, pack, hold_scores = WIDTH // 2, config.words, config.slack, config.make_pack(), pin(WIDTH // 2)
     scores_alone, scores_first = make_wgmma_wait(0, SCORES), make_wgmma_wait(1, SCORES)
+
     @device_function
     def consume(outputs, shared, work, scales, dropout, thread):
         scoring = scales.scoring
@@ -259,7 +275,7 @@ def kernel(config):
         maxima = cuda.local.array(2, f32)  # of all tiles
         maxima[0], maxima[1] = f32(0), f32(0)
         of_q = descriptor(by_row, shared.base + u32(thread.group) * GROUP)
-        q_state, state = q_pipe.consumer_start(), ring.consumer_start()
+        q_state, k_state, v_state = q_pipe.consumer_start(), k_pipe.consumer_start(), v_pipe.consumer_start()
         tile_state = channel.pipe.consumer_start()
         t = schedule.first()
         while True:
@@ -287,12 +303,12 @@ def kernel(config):
             q_pipe.consumer_wait(shared.q, q_state)
 
             # scores of the last tile of keys: no values to add yet
-            ring.consumer_wait(shared.k, state)
-            start_scores(scores, of_q, shared, state)
+            start_scores(scores, of_q, shared, k_state)
             scores_alone(scores)
-            ring.consumer_release(shared.k, state, thread.number)
-            state = ring.next(state)
-            finish_scores(scores, key, query, span, scoring, work, thread)
+            if ONE:
+                k_pipe.consumer_release(shared.k, k_state, thread.number)
+                k_state = k_pipe.next(k_state)
+            k_state = finish_scores(scores, key, query, span, scoring, shared, k_state, work, thread)
             online_softmax(scores, softmax, key, query, softmax_scale, slack, dropout, thread)
             pack(words, scores)
             left = left - 1
@@ -300,13 +316,15 @@ def kernel(config):
             # scores of a tile of keys beside the values of the tile after it
             while left > 0:
                 key = key - WIDTH
-                ring.consumer_wait(shared.k, state)
-                start_scores(scores, of_q, shared, state)
-                values = start_values(tile, words, shared, state)
+                start_scores(scores, of_q, shared, k_state)
+                values = start_values(tile, words, shared, k_state if ONE else v_state)
                 scores_first(scores)
-                finish_scores(scores, key, query, span, scoring, work, thread)
+                k_state = finish_scores(scores, key, query, span, scoring, shared, k_state, work, thread)
                 online_softmax(scores, softmax, key, query, softmax_scale, slack, dropout, thread)
-                state = finish_values(acc, before, tile, words, values, shared, state, thread)
+                if ONE:
+                    k_state = finish_values(acc, before, tile, words, values, shared, k_state, thread)
+                else:
+                    v_state = finish_values(acc, before, tile, words, values, shared, v_state, thread)
                 hold_scores(scores)  # the words were the products' until now
                 pack(words, scores)
                 collect(COUNT - 1, acc, before, tile)
@@ -316,10 +334,14 @@ def kernel(config):
             # values of the first tile of keys
             q_pipe.consumer_release(shared.q, q_state, thread.number)
             q_state = q_pipe.next(q_state)
-            ring.consumer_wait(shared.k, state)
-            values = start_values(tile, words, shared, state)
+            if ONE:
+                k_pipe.consumer_wait(shared.k, k_state)
+            values = start_values(tile, words, shared, k_state if ONE else v_state)
             finish_softmax(softmax, h, scales, softmax_scale)
-            state = finish_values(acc, before, tile, words, values, shared, state, thread)
+            if ONE:
+                k_state = finish_values(acc, before, tile, words, values, shared, k_state, thread)
+            else:
+                v_state = finish_values(acc, before, tile, words, values, shared, v_state, thread)
             collect(COUNT - 1, acc, before, tile)
             write_back(acc, softmax, maxima, outputs, query, span, h, image, scales, thread, work)
             if not DRAWN:
@@ -332,6 +354,7 @@ def kernel(config):
     release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), s.registers))
     TILE_BARS = BARS + q_pipe.bytes
     K_BARS = TILE_BARS + channel.bytes
+    V_BARS = K_BARS + k_pipe.bytes
 
     def sdpa_fwd(q, k, v, transposed, of_head, images, o, o_strides, lse, lse_strides, counter, sink, sink_step, tiles, order, rows,
                  keys, of_rows, of_keys, row_step, key_step, bias, bias_strides, bounds, scale, softcap, seed, offset, threshold,
@@ -339,8 +362,9 @@ def kernel(config):
         memory = cuda.shared.array(0, u32)
         maps = Maps(tensor_map_address(q), tensor_map_address(k), tensor_map_address(v), transposed, of_head)
         base = (shared_address(memory, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
-        base = u32(uniform(i32(base)))  # or it is computed anew in each step
-        shared = Shared(base, q_pipe.barriers(base + BARS), ring.barriers(base + K_BARS), ring.barriers(base + K_BARS),
+        if ONE:
+            base = u32(uniform(i32(base)))  # or it is computed anew in each step
+        shared = Shared(base, q_pipe.barriers(base + BARS), k_pipe.barriers(base + K_BARS), v_pipe.barriers(base + V_BARS),
                         base + TILE_BARS)
         tid = cuda.threadIdx.x
         if tid == 0:
@@ -349,7 +373,9 @@ def kernel(config):
             if not TRANSPOSED:
                 prefetch_tensor_map(maps.v)
             q_pipe.init(shared.q)
-            ring.init(shared.k)
+            k_pipe.init(shared.k)
+            if not ONE:
+                v_pipe.init(shared.v)
             if DRAWN:
                 channel.init(shared.tile)
             fence_mbarrier_init()

@@ -58,8 +58,7 @@ class Config:
     pairs: bool
     scaled: tuple
     quantized: Quantized
-    grouped: bool = False
-    early: bool = False
+    grouped: bool
 
     def __post_init__(self):
         s = self.shape
@@ -93,18 +92,17 @@ class Config:
         return self.places[2] + BARRIERS + ALIGNMENT
 
     def __str__(self):
-        return (str(self.shape) + f"/{self.shape.first}" + f" in {self.parts} parts" * (self.parts > 1) + " early" * self.early
-                + " drawn" * self.drawn)
+        return str(self.shape) + f" in {self.parts} parts" * (self.parts > 1) + " drawn" * self.drawn
 
 
 def fitting(config, shapes, problem, device):
     """Configurations of a class, of (shape, parts), whose fragments fit registers and whose rings fit shared memory."""
     p, found = problem, []
-    for shape, parts, *how in shapes:
+    for shape, parts in shapes:
         drawn = is_uneven(p) and tile_count(p, shape.height) > device.sms
         try:
             found.append(config(kind_of(p), p.o.dtype, p.d, p.dv, shape, parts, p.left >= 0, p.right >= 0, is_adjusted(p),
-                                p.lse is not None, drawn, stored_in_pairs(p, p.o), scaled(p), quantized(p), stored_in_groups(p, p.o), *how))
+                                p.lse is not None, drawn, stored_in_pairs(p, p.o), scaled(p), quantized(p), stored_in_groups(p, p.o)))
         except ValueError:
             continue
     return found

@@ -37,10 +37,9 @@ from ._transposed import BLOCK, Transposed, transpose_launch
 
 COST, WGMMA = constants("attention/fp8"), constants("attention/wgmma")
 
-SHAPES = tuple((Shape(*shape), parts, early) for parts, shapes in (
-    (1, ((3, 96, 32), (3, 96, 16), (3, 64, 32), (2, 192, 48), (2, 128, 48), (2, 96, 32), (2, 64, 32), (1, 128, 48), (1, 64, 32))),
-    (2, ((2, 160, 48), (2, 160, 32), (2, 128, 48), (2, 64, 32), (1, 64, 32))), (4, ((2, 64, 32), (1, 64, 32))))
-    for shape in shapes for early in (1, 0))
+SHAPES = tuple((Shape(*shape), parts) for parts, shapes in (
+    (1, ((3, 96, 16), (3, 64, 32), (2, 192, 48), (2, 128, 48), (2, 96, 32), (2, 64, 32), (1, 128, 48), (1, 64, 32))),
+    (2, ((2, 160, 32), (2, 128, 48), (2, 64, 32), (1, 64, 32))), (4, ((2, 64, 32), (1, 64, 32)))) for shape in shapes)
 PROBABILITIES, HALVES = "float8_e4m3fn", ("float16", "bfloat16")
 RAISED, SLACK = 7.0, 1.75
 """Levels may lag 2**SLACK behind the largest score: 2**8.75 is 431. More would only spare exchanges between threads: sums are multiplied
@@ -134,7 +133,7 @@ def supports(problem):
         return reason
     if p.amax_s is not None and p.dropout:
         return f"amax_s with dropout {p.dropout:g}: the largest score may be dropped"
-    units = Transposed(p, WIDEST, max(s.width for s, *_ in SHAPES)).nbytes // 64
+    units = Transposed(p, WIDEST, max(s.width for s, _ in SHAPES)).nbytes // 64
     return None if units < LIMIT else f"{units} pieces of v to turn; expected fewer than 2**31"
 
 
