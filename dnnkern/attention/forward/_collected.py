@@ -212,7 +212,7 @@ def kernel(config):
         """Wait for what is in flight, compute further parts, the last of which is left to `collect`, and release the values."""
         acc_done(tile)
         if COUNT > 1:
-            next_parts(i32(1), (acc, before, tile, words, values))
+            next_parts(1, (acc, before, tile, words, values))
         v_pipe.consumer_release(shared.k if ONE else shared.v, state, thread.number)
         return v_pipe.next(state)
 
