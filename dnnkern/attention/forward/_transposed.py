@@ -76,7 +76,7 @@ def kernel(kind, elements, words, quantized):
         wait_for_previous_grid()
         index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index == 0:
-            counter[0] = u32(0)
+            counter[0] = 0
             if MAXIMA:
                 reset_maxima(quantization)
         exists = index < count  # of two neighbours both or none: there are whole groups of 8 columns
