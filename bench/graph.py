@@ -21,6 +21,7 @@ from dnnkern.host.paths import plain as plain_data
 from dnnkern.host.timing import ROUNDS, Clock, Contender, host_seconds, race
 
 from . import graph_columns, graph_cuts, graph_product_rows, graph_rows, graph_swiglu
+from .graph_attention_fp8 import attention_fp8_cases
 from .graph_case import Case
 from .graph_genstats import genstats_cases
 from .graph_norm import norm_cases
@@ -30,8 +31,8 @@ from .machine import machine
 from .score_mod import score_mod_cases
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("matmul", "swiglu", "product_rows", "conv", "pointwise", "reduction", "norm", "genstats", "wgrad", "quantized", "score_mod",
-         "host", "build")
+PARTS = ("matmul", "swiglu", "product_rows", "conv", "pointwise", "reduction", "norm", "genstats", "wgrad", "quantized", "attention_fp8",
+         "score_mod", "host", "build")
 MOST_SETS = 16
 
 
@@ -59,6 +60,8 @@ def cases(part, dtypes, small=False):
         return wgrad_cases(dtypes, small)
     if part == "quantized":
         return quantized_cases(dtypes, small)
+    if part == "attention_fp8":
+        return attention_fp8_cases(dtypes, small)
     if part == "matmul":
         sizes = [(64, 48, 40), (8, 96, 64)] if small else [(4096, 4096, 4096), (8192, 1024, 4096), (8192, 4096, 1024), (32, 12288, 4096)]
         return [Case("matmul", s, f"add@{s[1]}{keep} gelu", dtype) for dtype in dtypes for s in sizes

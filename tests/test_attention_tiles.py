@@ -1,5 +1,6 @@
 """Attention on tensor cores: edges of tiles, in every option that moves them, and blocks that take several tiles."""
 import contract
+import ml_dtypes
 import numpy as np
 import pytest
 from cases._sdpa import SCALES, Forward
@@ -265,6 +266,39 @@ def test_values_behind_a_sequence_do_not_matter(dtype):
         if contract.refusal(algorithm, case.problem()) is None:
             with contract.registered(algorithm) as mine:
                 contract.Run(case, mine, values).check_values(reference, bound)
+
+
+@pytest.mark.parametrize("how", [{}, {"window": (200, 3), "align": "bottom_right"}, {"causal": True, "sink": "float32", "softcap": 300.0}],
+                         ids=str)
+@pytest.mark.parametrize("factor", [0.0, 0.02, 3.0])
+def test_scores_of_bytes_that_rise(factor, how):
+    """From the last keys, which come first, to the first: reference maxima rise in each tile, by a little or by far more than exponentials
+    can be; or nothing differs."""
+    case = Forward("rising", 1, 1, 1, 66, 330, 16, 16, E4M3, scale=1.0, **how)
+    values = {name: x if x is None else x.copy() for name, x in case.values("float").items()}
+    rise = np.round(np.arange(330)[::-1] / 8) / 2 * factor
+    values["q"][:], values["k"][:] = 1, np.array(rise).astype(ml_dtypes.float8_e4m3fn).astype(float)[None, None, :, None]
+    reference, bound = case.reference(values, True)
+    algorithm = next(a for a in dispatch.algorithms(case.op) if a.name == "flash_wgmma_fp8")
+    found = algorithm.variants(case.problem(), contract.device())
+    for variant in found[:: 4] if SIMULATED else found:
+        with contract.registered(variant) as mine:
+            contract.Run(case, mine, values).check_values(reference, bound)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("keys", [2048, 16384])
+def test_sums_of_many_bytes(keys):
+    """Of values that have one sign: what tensor cores lose by each addition to a sum is lost in one tile, not in all keys."""
+    case = Forward("many", 1, 1, 1, 64, keys, 128, 128, E4M3)
+    values = {name: x if x is None else x.copy() for name, x in case.values("float").items()}
+    values["v"] = (1 + values["v"] / 4).astype(ml_dtypes.float8_e4m3fn).astype(float)
+    reference, _ = case.reference(values, True)
+    algorithm = next(a for a in dispatch.algorithms(case.op) if a.name == "flash_wgmma_fp8")
+    for variant in algorithm.variants(case.problem(), contract.device()):
+        with contract.registered(variant) as mine:
+            got = contract.Run(case, mine, values).outputs["o"].read()
+            assert np.abs(got / reference["o"] - 1).max() < 2 ** -7 and abs((got / reference["o"]).mean() - 1) < 2 ** -9
 
 
 def test_neighbours_of_a_packed_sequence_do_not_matter():

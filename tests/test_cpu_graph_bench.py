@@ -151,7 +151,8 @@ def test_reductions_of_columns(case):
     assert graph._error((*expected[:-1], expected[-1] + expected[-1].abs().max()), expected, case.dtype) > 1
 
 
-@pytest.mark.parametrize("case", [case for part in ("wgrad", "quantized") for case in graph.cases(part, ["float16"], small=True)], ids=str)
+@pytest.mark.parametrize("case", [case for part in ("wgrad", "quantized", "attention_fp8")
+                                  for case in graph.cases(part, ["float16"], small=True)], ids=str)
 def test_what_is_made_and_scaled(case):
     """Operands that a gradient or a product makes, results of 8 bits: one part, beside PyTorch's own functions in float32."""
     t = case.arrays("cpu")

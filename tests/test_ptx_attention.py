@@ -95,7 +95,8 @@ def test_scores_of_bytes_never_leave_the_registers_of_wgmma(words, most):
             for _ in range(2 * steps)]
         assert sorted(code.opcodes("QGMMA")) == sorted(products), variant
         assert code.count("USETMAXREG") == 2 and code.registers * launch.block[0] <= 65536 and launch.shared <= 232448
-        assert code.count("F2FP.SATFINITE.E4M3") == shape.width // 2 and ("bias" in words or not code.count("PRMT")), variant
+        assert code.count("F2FP.SATFINITE.E4M3") == shape.width // 2, variant
+        assert "bias" in words or config.out == "float8_e5m2" or not code.count("PRMT"), variant
         assert code.count("MUFU.EX2") <= shape.width + 16 or "softcap" in words, variant
         assert not code.doubles and not code.divisions, variant
         assert code.count("UBLKCP") > 0 and code.opcodes("MEMBAR") in ([], ["MEMBAR.ALL.CTA"]), variant

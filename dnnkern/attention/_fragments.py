@@ -18,7 +18,7 @@ from ..device import cuda, device_function, f32, i64, u16, u32
 from ..device.atomic import raise_u32
 from ..device.convert import element
 from ..device.fastmath import ex2, fabs, fma, fmax, lg2, maximum, rcp
-from ..device.numeric import bfloat162_to_floats, float_bits, floats_to_bfloat162
+from ..device.numeric import bfloat162_to_floats, float_bits, floats_to_bfloat162, floats_to_e4m3x4
 from ..device.vec import advance, as_u32, store2
 from ..device.warp import add, any_lane, make_reduce
 from ._scores import LN2, LOG2E, LOWEST, NEG_INF
@@ -170,15 +170,14 @@ def make_pack(dtype, count):
 
 
 @functools.cache
-def make_pack_bytes(dtype, count):
-    """Device function ``pack(words, x)``: x[:4 * count] rounded to 8-bit floats, four to a word, in the order of keys of `_transposed`."""
-    four = element(dtype).pack
+def make_pack_bytes(count):
+    """Device function ``pack(words, x)``: x[:4 * count] rounded to e4m3, four to a word, in the order of keys of `_transposed`."""
 
     @device_function
     def pack(words, x):
         for i in range(count):
             k = 8 * (i // 2) + 2 * (i % 2)
-            words[i] = four(x[k], x[k + 1], x[k + 4], x[k + 5])
+            words[i] = floats_to_e4m3x4(x[k], x[k + 1], x[k + 4], x[k + 5])
     return pack
 
 

@@ -202,6 +202,9 @@ def _fp8_pair(narrow):
 
 _floats_to_e4m3x2 = instruction("cvt.rn.satfinite.e4m3x2.f32 $0, $2, $1;", ("uint16",), ("float32", "float32"),
                                 twin=_fp8_pair(_round_e4m3), pure=True)
+floats_to_e4m3x4 = instruction(
+    "{ .reg .b16 l, h; cvt.rn.satfinite.e4m3x2.f32 l, $2, $1; cvt.rn.satfinite.e4m3x2.f32 h, $4, $3; mov.b32 $0, {l, h}; }", ("uint32",),
+    ("float32",) * 4, twin=lambda a, b, c, d: _fp8_pair(_round_e4m3)(a, b) | _fp8_pair(_round_e4m3)(c, d) << 16, pure=True)
 _floats_to_e5m2x2 = instruction("cvt.rn.satfinite.e5m2x2.f32 $0, $2, $1;", ("uint16",), ("float32", "float32"),
                                 twin=_fp8_pair(_round_e5m2), pure=True)
 

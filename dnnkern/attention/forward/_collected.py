@@ -61,6 +61,8 @@ def kernel(config):
     ADJUSTED, DROPOUT, DRAWN, COUNT, SUMS = config.adjusted, kind.dropout, config.drawn, config.parts, E // 2
     q_pipe = make_pipeline(1, consumers=GROUPS)
     k_pipe = v_pipe = make_pipeline(STAGES, consumers=GROUPS)
+    # bytes have one ring: a stage has keys, and the values of the tile before, which a step wants with them; so it waits once
+    ONE = config.transposed
 
     # ---- tiles
 
@@ -109,25 +111,35 @@ def kernel(config):
             key = span.begin + (left - 1) * WIDTH
             values = image * maps.head[0] + g * maps.head[1]
             while left >= 0:
-                if left > 0:
+                if ONE:
                     k_pipe.producer_acquire(shared.k, k_state)
-                    bar = k_pipe.producer_expect(shared.k, k_state, K_BYTES)
+                    nbytes = (K_BYTES if left > 0 else 0) + (V_BYTES if left < span.count else 0)
+                    bar = k_pipe.producer_expect(shared.k, k_state, nbytes)
+                if left > 0:
+                    if not ONE:
+                        k_pipe.producer_acquire(shared.k, k_state)
+                        bar = k_pipe.producer_expect(shared.k, k_state, K_BYTES)
                     load_tile(shared.base + K_AT + k_state.stage * K_BYTES, K_BOXES, BOX, maps.k, bar, key, g, image, images)
-                    k_state = k_pipe.next(k_state)
+                    if not ONE:
+                        k_state = k_pipe.next(k_state)
                 if left == span.count:
                     q_pipe.producer_acquire(shared.q, q_state)
-                    bar = q_pipe.producer_expect(shared.q, q_state, Q_BYTES)
-                    load_tile(shared.base, K_BOXES, Q_BOX, maps.q, bar, i0, h, image, images)
+                    of_q = q_pipe.producer_expect(shared.q, q_state, Q_BYTES)
+                    load_tile(shared.base, K_BOXES, Q_BOX, maps.q, of_q, i0, h, image, images)
                     q_state = q_pipe.next(q_state)
                 else:  # values are needed a step later than their keys
-                    v_pipe.producer_acquire(shared.v, v_state)
-                    bar = v_pipe.producer_expect(shared.v, v_state, V_BYTES)
-                    to = shared.base + V_AT + v_state.stage * V_BYTES
+                    if not ONE:
+                        v_pipe.producer_acquire(shared.v, v_state)
+                        bar = v_pipe.producer_expect(shared.v, v_state, V_BYTES)
+                    to = shared.base + V_AT + (k_state if ONE else v_state).stage * V_BYTES
                     if TRANSPOSED:
                         bulk_load(to, address(maps.transposed, values + i64(key + WIDTH) * E), V_BYTES, bar)
                     else:
                         load_tile(to, V_BOXES, BOX, maps.v, bar, key + WIDTH, g, image, images)
-                    v_state = v_pipe.next(v_state)
+                    if not ONE:
+                        v_state = v_pipe.next(v_state)
+                if ONE:
+                    k_state = k_pipe.next(k_state)
                 left, key = left - 1, key - WIDTH
             t = following
         if DRAWN:  # there are no more
@@ -142,20 +154,21 @@ def kernel(config):
 
     @device_function
     def start_scores(scores, of_q, shared, state):
-        """Wait for a tile of keys and issue q k'."""
+        """Wait for a stage with a tile of keys, and issue q k'."""
         k_pipe.consumer_wait(shared.k, state)
         multiply_k(scores, of_q, descriptor(by_row, shared.base + K_AT + state.stage * K_BYTES))
 
     @device_function
     def finish_scores(scores, key, query, span, scoring, shared, state, work, thread):
-        """Release the keys; products become scores: cap, bias, ALiBi, mask. Gives the ring's next state."""
-        k_pipe.consumer_release(shared.k, state, thread.number)
+        """Release the keys, unless values are in their stage; products become scores: cap, bias, ALiBi, mask. Gives the ring's state."""
+        if not ONE:
+            k_pipe.consumer_release(shared.k, state, thread.number)
         if ADJUSTED:
             adjust(scores, query.row, query.position, key, thread.column, work.sizes.rows - 1, work.sizes.keys - 1, scoring.scale,
                    query.slope, scoring.softcap, scoring.bias, query.bias_at, scoring.bias_strides)
         if key < span.full_begin or key + WIDTH > span.full_end:
             apply_mask(scores, query.position, key, thread.column, span.keys, work.bounds)
-        return k_pipe.next(state)
+        return state if ONE else k_pipe.next(state)
 
     @device_function
     def online_softmax(scores, state, key, query, softmax_scale, slack, dropout, thread):
@@ -170,8 +183,9 @@ def kernel(config):
 
     @device_function
     def start_values(tile, words, shared, state):
-        """Wait for a tile of values and issue p v of the first part of its columns, from zero; where the values are."""
-        v_pipe.consumer_wait(shared.v, state)
+        """Wait for a tile of values, where it has a ring, and issue p v of the first part of its columns, from zero; where it is."""
+        if not ONE:
+            v_pipe.consumer_wait(shared.v, state)
         values = shared.base + V_AT + state.stage * V_BYTES
         multiply_v(tile, words, descriptor(V_CONST, values))
         return values
@@ -198,8 +212,8 @@ def kernel(config):
         """Wait for what is in flight, compute further parts, the last of which is left to `collect`, and release the values."""
         acc_done(tile)
         if COUNT > 1:
-            next_parts(i32(1), (acc, before, tile, words, values))
-        v_pipe.consumer_release(shared.v, state, thread.number)
+            next_parts(1, (acc, before, tile, words, values))
+        v_pipe.consumer_release(shared.k if ONE else shared.v, state, thread.number)
         return v_pipe.next(state)
 
     # ---- consumers: output
@@ -291,6 +305,9 @@ def kernel(config):
             # scores of the last tile of keys: no values to add yet
             start_scores(scores, of_q, shared, k_state)
             scores_alone(scores)
+            if ONE:
+                k_pipe.consumer_release(shared.k, k_state, thread.number)
+                k_state = k_pipe.next(k_state)
             k_state = finish_scores(scores, key, query, span, scoring, shared, k_state, work, thread)
             online_softmax(scores, softmax, key, query, softmax_scale, slack, dropout, thread)
             pack(words, scores)
@@ -300,11 +317,14 @@ def kernel(config):
             while left > 0:
                 key = key - WIDTH
                 start_scores(scores, of_q, shared, k_state)
-                values = start_values(tile, words, shared, v_state)
+                values = start_values(tile, words, shared, k_state if ONE else v_state)
                 scores_first(scores)
                 k_state = finish_scores(scores, key, query, span, scoring, shared, k_state, work, thread)
                 online_softmax(scores, softmax, key, query, softmax_scale, slack, dropout, thread)
-                v_state = finish_values(acc, before, tile, words, values, shared, v_state, thread)
+                if ONE:
+                    k_state = finish_values(acc, before, tile, words, values, shared, k_state, thread)
+                else:
+                    v_state = finish_values(acc, before, tile, words, values, shared, v_state, thread)
                 hold_scores(scores)  # the words were the products' until now
                 pack(words, scores)
                 collect(COUNT - 1, acc, before, tile)
@@ -314,9 +334,14 @@ def kernel(config):
             # values of the first tile of keys
             q_pipe.consumer_release(shared.q, q_state, thread.number)
             q_state = q_pipe.next(q_state)
-            values = start_values(tile, words, shared, v_state)
+            if ONE:
+                k_pipe.consumer_wait(shared.k, k_state)
+            values = start_values(tile, words, shared, k_state if ONE else v_state)
             finish_softmax(softmax, h, scales, softmax_scale)
-            v_state = finish_values(acc, before, tile, words, values, shared, v_state, thread)
+            if ONE:
+                k_state = finish_values(acc, before, tile, words, values, shared, k_state, thread)
+            else:
+                v_state = finish_values(acc, before, tile, words, values, shared, v_state, thread)
             collect(COUNT - 1, acc, before, tile)
             write_back(acc, softmax, maxima, outputs, query, span, h, image, scales, thread, work)
             if not DRAWN:
@@ -337,6 +362,8 @@ def kernel(config):
         memory = cuda.shared.array(0, u32)
         maps = Maps(tensor_map_address(q), tensor_map_address(k), tensor_map_address(v), transposed, of_head)
         base = (shared_address(memory, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
+        if ONE:
+            base = u32(uniform(i32(base)))  # or it is computed anew in each step
         shared = Shared(base, q_pipe.barriers(base + BARS), k_pipe.barriers(base + K_BARS), v_pipe.barriers(base + V_BARS),
                         base + TILE_BARS)
         tid = cuda.threadIdx.x
@@ -347,7 +374,8 @@ def kernel(config):
                 prefetch_tensor_map(maps.v)
             q_pipe.init(shared.q)
             k_pipe.init(shared.k)
-            v_pipe.init(shared.v)
+            if not ONE:
+                v_pipe.init(shared.v)
             if DRAWN:
                 channel.init(shared.tile)
             fence_mbarrier_init()

@@ -8,6 +8,7 @@ from .._modifiers import is_adjusted
 from .._parameters import Kind, kind_of, scaled
 from .._quantization import Quantized, quantized
 from .._wgmma import ALIGNMENT, BARRIERS, MOST_STAGES, Shape, is_uneven, tile_count
+from ._store import stored_in_groups
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Config:
     pairs: bool
     scaled: tuple
     quantized: Quantized
+    grouped: bool
 
     def __post_init__(self):
         s = self.shape
@@ -100,7 +102,7 @@ def fitting(config, shapes, problem, device):
         drawn = is_uneven(p) and tile_count(p, shape.height) > device.sms
         try:
             found.append(config(kind_of(p), p.o.dtype, p.d, p.dv, shape, parts, p.left >= 0, p.right >= 0, is_adjusted(p),
-                                p.lse is not None, drawn, stored_in_pairs(p, p.o), scaled(p), quantized(p)))
+                                p.lse is not None, drawn, stored_in_pairs(p, p.o), scaled(p), quantized(p), stored_in_groups(p, p.o)))
         except ValueError:
             continue
     return found

@@ -17,6 +17,7 @@ from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.numeric import permute_bytes
 from ...device.vec import advance, as_u32, load1_nc_if, store4
+from ...device.warp import shuffle_xor
 from ...host.launch import Argument, Launch
 from .._fragments import make_factors
 from .._parameters import Sequences, Strides, kind_of, sequence_arguments
@@ -75,30 +76,42 @@ def kernel(kind, elements, words, quantized):
         wait_for_previous_grid()
         index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index == 0:
-            counter[0] = u32(0)
+            counter[0] = 0
             if MAXIMA:
                 reset_maxima(quantization)
-        if index < count:
-            rest, group = divide_remainder(index, groups)
-            line, half = divide_remainder(rest, halves)
-            image, g = divide_remainder(line, heads)
+        exists = index < count  # of two neighbours both or none: there are whole groups of 8 columns
+        rest, group = divide_remainder(index, groups)
+        line, half = divide_remainder(rest, halves)
+        image, g = divide_remainder(line, heads)
+        keys_there = 0
+        if exists:
             _, _, _, keys_there = terms.lengths(image, Sequences(of_rows, of_keys, row_step, key_step), rows, keys)
-            column, first = 4 * group, 16 * half
-            at = advance(v, image * v_strides.batch + g * v_strides.head + first * v_strides.row)
-            given = cuda.local.array(16, u32)
-            for key in range(16):
-                there = first + key < keys_there and column < elements
-                given[key] = fetch(advance(at, key * v_strides.row), column, v_strides.column, there)
-            turns = cuda.local.array(16, u32)
-            for c in range(4):
-                a, b, d, e = given[2 * c], given[2 * c + 1], given[8 + 2 * c], given[9 + 2 * c]
-                low, high = permute_bytes(a, b, 0x5140), permute_bytes(d, e, 0x5140)
-                turns[c], turns[4 + c] = permute_bytes(low, high, 0x5410), permute_bytes(low, high, 0x7632)
-                low, high = permute_bytes(a, b, 0x7362), permute_bytes(d, e, 0x7362)
-                turns[8 + c], turns[12 + c] = permute_bytes(low, high, 0x5410), permute_bytes(low, high, 0x7632)
-            to = advance(transposed, i64(index) * 16)
-            for k in range(4):
-                store4(to, 4 * k, (turns[4 * k], turns[4 * k + 1], turns[4 * k + 2], turns[4 * k + 3]))
+        column, first = 4 * group, 16 * half
+        at = advance(v, image * v_strides.batch + g * v_strides.head + first * v_strides.row)
+        given = cuda.local.array(16, u32)
+        for key in range(16):
+            there = first + key < keys_there and column < elements
+            given[key] = fetch(advance(at, key * v_strides.row), column, v_strides.column, there)
+        turns = cuda.local.array(16, u32)
+        for c in range(4):
+            a, b, d, e = given[2 * c], given[2 * c + 1], given[8 + 2 * c], given[9 + 2 * c]
+            low, high = permute_bytes(a, b, 0x5140), permute_bytes(d, e, 0x5140)
+            turns[c], turns[4 + c] = permute_bytes(low, high, 0x5410), permute_bytes(low, high, 0x7632)
+            low, high = permute_bytes(a, b, 0x7362), permute_bytes(d, e, 0x7362)
+            turns[8 + c], turns[12 + c] = permute_bytes(low, high, 0x5410), permute_bytes(low, high, 0x7632)
+        # two neighbours write 32 bytes of a column pair together: a thread has the first or the second columns of both
+        odd = cuda.threadIdx.x & 1
+        for k in range(4):
+            for pair in range(2):
+                mine, other = turns[8 * pair + k], turns[8 * pair + 4 + k]
+                got = shuffle_xor(mine if odd else other, 1)
+                turns[8 * pair + k], turns[8 * pair + 4 + k] = (got, other) if odd else (mine, got)
+        if exists:
+            to = advance(transposed, i64(index - odd) * 16 + 4 * odd)
+            for pair in range(2):
+                for of in range(2):
+                    k = 8 * pair + 4 * of
+                    store4(to, 16 * of + 8 * pair, (turns[k], turns[k + 1], turns[k + 2], turns[k + 3]))
     return sdpa_transpose_values
 
 

@@ -11,6 +11,8 @@
   and threads add them to the others in float32; that also rescales the others where reference maxima have risen, so nothing else has to.
 - As there the products of a tile's probabilities run while those of the next one are computed, tiles of keys that no row attends to are
   left out, blocks persist, and take tiles from a counter where those have different numbers of keys.
+- A stage of the ring has a tile of keys and the values of the tile before it, which a step multiplies together.
+- Results of 8 and 16 bits leave by eight columns of a row a thread (`_store`).
 - v may have arbitrary strides: the first launch reads it. What lies past a sequence's last key is zero there.
 
 Source: FlashAttention-3 (Shah et al., 2024) for the order of keys that spares probabilities an exchange between threads; it transposes
@@ -32,13 +34,14 @@ from .._wgmma import Shape, array_map, read_seconds, refusal, tile_seconds
 from . import _collected_config
 from ._collected import main_launch
 from ._collected_config import fitting
+from ._store import make_group_store
 from ._transposed import BLOCK, Transposed, transpose_launch
 
 COST, WGMMA = constants("attention/fp8"), constants("attention/wgmma")
 
 SHAPES = tuple((Shape(*shape), parts) for parts, shapes in (
-    (1, ((3, 96, 48), (3, 64, 32), (2, 192, 96), (2, 128, 48), (2, 96, 48), (2, 64, 32), (1, 128, 48), (1, 64, 32))),
-    (2, ((2, 160, 80), (2, 128, 48), (2, 64, 32), (1, 64, 32))), (4, ((2, 64, 32), (1, 64, 32)))) for shape in shapes)
+    (1, ((3, 96, 16), (3, 64, 32), (2, 192, 48), (2, 128, 48), (2, 96, 32), (2, 64, 32), (1, 128, 48), (1, 64, 32))),
+    (2, ((2, 160, 32), (2, 128, 48), (2, 64, 32), (1, 64, 32))), (4, ((2, 64, 32), (1, 64, 32)))) for shape in shapes)
 PROBABILITIES, HALVES = "float8_e4m3fn", ("float16", "bfloat16")
 RAISED, SLACK = 7.0, 1.75
 """Levels may lag 2**SLACK behind the largest score: 2**8.75 is 431. More would only spare exchanges between threads: sums are multiplied
@@ -115,10 +118,12 @@ class Config(_collected_config.Config):
 
     def make_pack(self):
         """`_collected_config.Config`."""
-        return make_pack_bytes(PROBABILITIES, self.words)
+        return make_pack_bytes(self.words)
 
     def make_store(self):
         """`_collected_config.Config`."""
+        if self.grouped:
+            return make_group_store(self.out, self.columns, self.e)
         return (make_store if self.out in HALVES else make_single_store)(self.out, self.columns, self.e, self.pairs)
 
 
@@ -154,7 +159,7 @@ def estimate(problem, device, config):
     moved, collected = problem.v.nbytes + transposed_of(problem, config).nbytes, config.shape.height * config.columns / 128
     more = collected + COST.part * (config.parts - 1)
     pack = WGMMA.launch + read_seconds(moved, device)
-    return Cost(pack=pack) + tile_seconds(problem, config, device, itemsize=1, more=more)
+    return Cost(pack=pack) + COST.share[config.shape.groups] * tile_seconds(problem, config, device, itemsize=1, more=more)
 
 
 def build(problem, device, config):
