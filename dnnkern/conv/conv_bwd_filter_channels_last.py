@@ -1,0 +1,131 @@
+"""Backward filter with channels first: x and dy are transposed to the workspace, and kernels for channels last read the copies.
+
+    x  [n, c, h, w] --transpose--> workspace [n, h, w, c] --+
+    dy [n, k, p, q] --transpose--> workspace [n, p, q, k] --+--wgmma, split-K--> partial sums --> dw, in its own order
+
+Tensor cores of 16 bits take operands that are contiguous along filters or channels; with channels first both are contiguous along pixels,
+and a tap's pixels begin anywhere, where neither TMA nor wgmma can begin. Copying costs what x and dy take to be read and written, most of it
+in the L2. What lies channels last already is not copied.
+
+It wins with 32 channels and more, whose products take longer than the copies. It loses to `implicit_gemm` and `im2col_gemm` with small
+images, by its launches.
+"""
+import functools
+from dataclasses import dataclass, replace
+
+from ..device.index import ceil_div
+from ..dispatch import Algorithm, Note
+from ..engine.cost import Cost
+from ..engine.moves import transpose_launches, transpose_seconds
+from ..host.memo import remembered
+from ..host.tensor import Tensor
+from . import conv_bwd_filter_implicit_gemm_wgmma as implicit_gemm_wgmma
+from . import slabs_wgmma
+from ._geometry import Shape, shape_of, sizes_of
+from .grouped import backward_filter as grouped
+
+KERNELS = {m.ALGORITHM.name: m.ALGORITHM for m in (implicit_gemm_wgmma, slabs_wgmma, grouped)}
+MOST = 3   # configurations of each
+LINE = 16  # bytes that a part of the workspace is aligned to
+
+
+@dataclass(frozen=True)
+class Config:
+    """The algorithm that reads the copies, and its configuration."""
+    name: str
+    config: object
+
+    def __str__(self):
+        return f"{self.name} {self.config}"
+
+
+def _last(tensor, layout):
+    """A packed array of the same dimensions whose channels are innermost."""
+    outer, channels, spatial = shape_of(tensor.shape, layout)
+    inner = Tensor.packed((outer, *spatial, channels), tensor.dtype).strides
+    return Tensor(tensor.shape, sizes_of(Shape(inner[0], inner[-1], inner[1:-1]), layout), tensor.dtype)
+
+
+@remembered
+def _copies(problem):
+    """{name: its copy} of x and dy, where channels are not contiguous."""
+    p, strides = problem, {"x": problem.x_strides[1], "y": problem.y_strides[1]}
+    return {name: _last(getattr(p, name), p.layout) for name in "xy" if strides[name] != 1 or getattr(p, name).alignment < 16}
+
+
+@remembered
+def _inner(problem):
+    """The problem with the copies in place of the arrays."""
+    return replace(problem, **_copies(problem))
+
+
+def supports(problem):
+    """Whatever one of the kernels supports, with something to copy."""
+    p = problem
+    if p.dtype not in ("float16", "bfloat16"):
+        return f"dtype {p.dtype}: the tensor cores transpose 16-bit operands only"
+    if p.prologue_a is not None:
+        return "an image that a program makes; it reads a copy"
+    if not (p.x.size and p.y.size and p.w.size):
+        return "arrays without elements"
+    if not _copies(p):
+        return "channels are contiguous already"
+    reasons = [f"{name}: {a.supports(_inner(p))}" for name, a in KERNELS.items()]
+    return None if _able(p) else "; ".join(reasons)
+
+
+@remembered
+def _able(problem):
+    return tuple(name for name, a in KERNELS.items() if a.supports(_inner(problem)) is None)
+
+
+def configs(problem, device):
+    """The best of each kernel by its estimate."""
+    found, inner = [], _inner(problem)
+    for name in _able(problem):
+        some = KERNELS[name].configs(inner, device)
+        found += [Config(name, c) for c in sorted(some, key=lambda c: KERNELS[name].estimate(inner, device, c))[:MOST]]
+    return found
+
+
+def _nbytes(tensor):
+    return ceil_div(tensor.nbytes, LINE) * LINE
+
+
+def _sums(problem, device, config):
+    """Bytes of the kernel's own workspace, which is first."""
+    return ceil_div(KERNELS[config.name].workspace(_inner(problem), device, config.config), LINE) * LINE
+
+
+def workspace(problem, device, config):
+    """The kernel's own, and the copies."""
+    return _sums(problem, device, config) + sum(map(_nbytes, _copies(problem).values()))
+
+
+@functools.lru_cache(maxsize=256)
+def _seconds(tensor, copy, device):
+    return transpose_seconds(tensor, copy, tuple(range(tensor.ndim)), device)
+
+
+def estimate(problem, device, config):
+    """The copies, and what the kernel takes."""
+    copies = sum(_seconds(getattr(problem, name), copy, device) for name, copy in _copies(problem).items())
+    return Cost(pack=float(copies)) + Cost.of(KERNELS[config.name].estimate(_inner(problem), device, config.config))
+
+
+def build(problem, device, config):
+    """The copies, then the kernel's launches, whose x and dy are in the workspace."""
+    p, at, launches, offsets = problem, _sums(problem, device, config), [], {}
+    for name, copy in _copies(p).items():
+        launches += transpose_launches(getattr(p, name), copy, tuple(range(copy.ndim)), device, (name, 0), ("workspace", at))
+        offsets[name], at = at, at + _nbytes(copy)
+
+    def moved(a):
+        offset = offsets.get(a.value) if a.is_dynamic else None
+        return a if offset is None else replace(a, value="workspace", offset=a.offset + offset)
+    inner = KERNELS[config.name].build(_inner(p), device, config.config)
+    return (*launches, *(replace(n, arguments=tuple(map(moved, n.arguments))) for n in inner))
+
+
+ALGORITHM = Algorithm(op="conv_bwd_filter", name="channels_last", supports=supports, workspace=workspace, estimate=estimate, build=build,
+                      configs=configs, notes=Note.TENSOR_CORE, arch="sm_90a")
