@@ -347,6 +347,9 @@ row("transform/grid_planes", h200("h200-training.md"),
     "instructions of a pixel moved, a channel of it, an output position, a tap of it, a channel of it, a tap of that; times as long as a "
     "copy",
     pixel=30, pixel_channel=18, output=60, tap=10, channel=10, channel_tap=10, slower=1.2)
+row("transform/grid_packed", GUESSED,
+    "instructions of a position, of the place of a tap, of a load of 16 bytes, of a channel of it, of a result; times as long as a copy",
+    position=150, tap=15, load=12, channel=2, result=4, slower=1.2)
 row("transform/grid_gradient", h200("h200-training.md"),
     "instructions of an output position, of a load with channels last, of its address for a thread, of a load with channels first",
     output=700, load=6, address=20, load_first=22)
