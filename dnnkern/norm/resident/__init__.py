@@ -12,13 +12,11 @@ from ...device.index import ceil_div
 from ...dispatch import Algorithm
 from ...engine.constants import constants
 from ...engine.cost import Cost
-from ...engine.moves import fill_launches
 from ...host.launch import Argument, Launch
-from ...host.tensor import Tensor
 from ...host.tensormap import TensorMap
 from .._channel_problem import gradient_source
 from .._channel_view import View, view_of
-from .kernel import CHUNK, Backward, Forward, Tile, backward_kernel, forward_kernel
+from .kernel import CHUNK, CLEARING, Backward, Forward, Tile, backward_kernel, clear_kernel, forward_kernel
 
 COST = constants("norm/resident")
 
@@ -161,10 +159,10 @@ def build(problem, device, config):
     strips, counters, what = _strips(p, tile), _counters(p, tile), "workspace" if tile.apart else "mean"
     arguments += Argument("float32*", what, offset=counters * tile.apart), Argument("uint32*", what)
     launches = ()
-    if tile.apart:  # the bits of 0.0 are those of the integer 0
-        launches = fill_launches(Tensor.packed((strips,), "float32"), 0.0, device, ("workspace", 0))
+    if tile.apart:
+        launches = (Launch(clear_kernel(), (1, 1, 1), (CLEARING, 1, 1), (Argument("uint32*", what), *_ints(strips)), dependent=True),)
     return (*launches, Launch(kernel, (strips * tile.group, 1, 1), (tile.threads, 1, 1), arguments, shared=tile.shared,
-                              cluster=(tile.cluster, 1, 1), cooperative=bool(tile.apart), dependent=not tile.apart))
+                              cluster=(tile.cluster, 1, 1), cooperative=bool(tile.apart), dependent=True))
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="resident", supports=supports, workspace=workspace, estimate=estimate, build=build,

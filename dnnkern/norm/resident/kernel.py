@@ -28,6 +28,7 @@ from .._moments import make_inverses, make_merge
 
 CHUNK = 16384  # bytes of an array in a slot
 FLIGHT = 80 * 1024  # bytes that are to be in flight
+CLEARING = 128  # threads that clear counters
 
 
 @dataclass(frozen=True)
@@ -236,6 +237,18 @@ def _make_exchange(tile, combine):
             p, q, m = combine(p, q, m, parts[at], parts[at + 1], parts[at + 2])
         return p, q, m
     return exchange, total
+
+
+@functools.cache
+def clear_kernel():
+    """Counters of blocks at 0; the launch that counts with them sets up its barriers meanwhile."""
+    @jit(launch_bounds=(CLEARING, 1))
+    def channel_norm_resident_clear(came, strips):
+        launch_dependent_grids()
+        wait_for_previous_grid()
+        for strip in range(cuda.threadIdx.x, strips, CLEARING):
+            came[strip] = u32(0)
+    return channel_norm_resident_clear
 
 
 @functools.cache
