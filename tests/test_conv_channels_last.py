@@ -1,4 +1,4 @@
-"""Filters' gradients with channels first, by copies with channels last: each kernel, one array or both copied, every rank, and the choice."""
+"""Filters' gradients with channels first, by copies with channels last: each kernel, one array or both copied, every rank."""
 from dataclasses import replace
 
 import contract

@@ -3,9 +3,8 @@
     x  [n, c, h, w] --transpose--> workspace [n, h, w, c] --+
     dy [n, k, p, q] --transpose--> workspace [n, p, q, k] --+--wgmma, split-K--> partial sums --> dw, in its own order
 
-Tensor cores of 16 bits take operands that are contiguous along filters or channels; with channels first both are contiguous along pixels,
-and a tap's pixels begin anywhere, where neither TMA nor wgmma can begin. Copying costs what x and dy take to be read and written, most of it
-in the L2. What lies channels last already is not copied.
+Both operands of the product are read along pixels where channels come first, and the pixels of a tap begin anywhere, where neither TMA nor
+wgmma can begin. Copying costs what x and dy take to be read and written, most of it in the L2. What is channels last already is not copied.
 
 It wins with 32 channels and more, whose products take longer than the copies. It loses to `implicit_gemm` and `im2col_gemm` with small
 images, by its launches.

@@ -1,4 +1,4 @@
-"""Images whose channels are regrouped first: of each pixel 16 bytes of channels side by side; one thread per position and group of channels.
+"""Images whose channels are regrouped first, 16 bytes of a pixel side by side; one thread per position and group of channels.
 
     x [n, c, pixels] --transpose--> workspace [n, c / 8, pixels, 8] --corners, 16 bytes each--> y [n, c, positions]
 
@@ -86,7 +86,8 @@ def workspace(problem, device, config):
 def configs(problem, device):
     """One group of a thread, and two."""
     together = _contiguous(problem.y, problem)
-    return [Config(config_of(problem), threads, n, together) for n in (1, 2)[:problem.channels // _channels(problem)] for threads in (128, 256)]
+    several = (1, 2)[:problem.channels // _channels(problem)]
+    return [Config(config_of(problem), threads, n, together) for n in several for threads in (128, 256)]
 
 
 def _positions(problem):
@@ -106,7 +107,7 @@ def _copy_seconds(tensors, device):
 
 def estimate(problem, device, config):
     """The copy; then bytes, or what a position, each of its loads and of their channels take, in instructions."""
-    p, (blocks, across) = problem, _blocks(problem, config)
+    p, (_, across) = problem, _blocks(problem, config)
     taps = 2 ** p.dims if p.mode == "bilinear" else 1
     positions, groups = p.x.shape[0] * _positions(p), p.channels // _channels(p)
     work = positions * (across * (COST.position + COST.tap * taps) + groups * taps * (COST.load + COST.channel * _channels(p))
