@@ -247,7 +247,7 @@ def clear_kernel():
         launch_dependent_grids()
         wait_for_previous_grid()
         for strip in range(cuda.threadIdx.x, strips, CLEARING):
-            came[strip] = u32(0)
+            came[strip] = 0
     return channel_norm_resident_clear
 
 
