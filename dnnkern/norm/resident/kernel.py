@@ -20,7 +20,7 @@ from ...device.grid import announce, await_blocks
 from ...device.groups import make_reader, make_writer
 from ...device.index import ceil_div
 from ...device.mbarrier import fence_async_shared, fence_mbarrier_init, mbarrier_arrive_expect, mbarrier_init, mbarrier_wait
-from ...device.tma import prefetch_tensor_map, tensor_map_address, tma_load_2d
+from ...device.tma import EVICT_FIRST, EVICT_NORMAL, make_tma_load, prefetch_tensor_map, tensor_map_address
 from ...device.vec import advance, load_shared_4u32, shared_address
 from ...device.warp import shuffle_xor
 from ...host.dtypes import ITEMSIZE
@@ -118,27 +118,30 @@ class Backward:
 
 def _make_ring(tile):
     """Device functions ``begin(maps, ring, bars, first, start, chunks)``; ``await_chunk(bars, chunk)``, its slot; ``refill(maps, ring,
-    bars, first, start, chunk, more)``: when all threads have read a chunk, its slot gets chunk `more`, which may be none of the ring's.
+    bars, first, start, chunk, more, chunks)``: when all threads have read a chunk, its slot gets chunk `more`, which may be none of the
+    ring's; with `chunks` as 0 nothing is read again. The L2 keeps what is, rather than what is not.
 
     The first chunks have slots of their own, the others share the last slots: by turns, so that of two that follow each other in a slot one
     has an odd number there, in both directions.
     """
     SLOTS, ARRAYS, ROWS, BOXES, BOX = tile.slots, tile.arrays, tile.rows, tile.boxes, CHUNK // tile.boxes
     BOX_ROWS, BYTES, SLOT = tile.rows // tile.boxes, tile.arrays * CHUNK, tile.arrays * CHUNK
-    TURNS, KEPT = tile.turns, tile.kept
+    TURNS, KEPT, copy = tile.turns, tile.kept, make_tma_load(2, hint=True)
 
     @device_function
     def slot_of(chunk):
         return chunk if chunk < KEPT else KEPT + (chunk - KEPT) % TURNS
 
     @device_function
-    def load(maps, ring, bars, first, start, chunk):
-        slot = slot_of(chunk)
+    def load(maps, ring, bars, first, start, chunk, chunks):
+        slot, policy = slot_of(chunk), EVICT_FIRST
+        if KEPT <= chunk and chunk + TURNS < chunks:
+            policy = EVICT_NORMAL
         bar = bars + u32(8 * slot)
         mbarrier_arrive_expect(bar, BYTES)
         for a in range(ARRAYS):
             for box in range(BOXES):
-                tma_load_2d(ring + u32(slot * SLOT + a * CHUNK + box * BOX), maps[a], bar, first, start + chunk * ROWS + box * BOX_ROWS)
+                copy(ring + u32(slot * SLOT + a * CHUNK + box * BOX), maps[a], bar, first, start + chunk * ROWS + box * BOX_ROWS, policy)
 
     @device_function
     def begin(maps, ring, bars, first, start, chunks):
@@ -152,16 +155,16 @@ def _make_ring(tile):
         if cuda.threadIdx.x == 0:
             for s in range(SLOTS):
                 if s < chunks:
-                    load(maps, ring, bars, first, start, s)
+                    load(maps, ring, bars, first, start, s, chunks)
         cuda.syncthreads()
 
     @device_function
-    def refill(maps, ring, bars, first, start, chunk, more):
+    def refill(maps, ring, bars, first, start, chunk, more, chunks):
         if chunk >= KEPT and more >= KEPT:
             fence_async_shared()  # order these reads before TMA's writes
             cuda.syncthreads()
             if cuda.threadIdx.x == 0:
-                load(maps, ring, bars, first, start, more)
+                load(maps, ring, bars, first, start, more, chunks)
 
     @device_function
     def await_chunk(bars, chunk):
@@ -312,7 +315,7 @@ def forward_kernel(config):
                         d = values[e] - first[e]
                         a[e] += d
                         b[e] += d * d
-            refill(maps, ring, bars, channel, start, chunk, chunk + TURNS if chunk + TURNS < chunks else -1)
+            refill(maps, ring, bars, channel, start, chunk, chunk + TURNS if chunk + TURNS < chunks else -1, chunks)
         part = inverse(n) if n > f32(0) else f32(0)
         for e in range(E):
             d = a[e] * part
@@ -358,7 +361,7 @@ def forward_kernel(config):
                         values[e] = act((values[e] - first[e]) * a[e] + b[e])
                     put(to, 0, values, 0)
                 to = advance(to, HEIGHT * y_step)
-            refill(maps, ring, bars, channel, start, chunk, chunk - TURNS)
+            refill(maps, ring, bars, channel, start, chunk, chunk - TURNS, 0)
     return channel_norm_resident
 
 
@@ -421,7 +424,7 @@ def backward_kernel(config):
                     for e in range(E):
                         a[e] += dz[e]
                         b[e] += dz[e] * (values[e] - means[e])
-            refill(maps, ring, bars, channel, start, chunk, chunk + TURNS if chunk + TURNS < chunks else -1)
+            refill(maps, ring, bars, channel, start, chunk, chunk + TURNS if chunk + TURNS < chunks else -1, chunks)
         exchange(a, b, f32(0), sums, parts, far, came, strip, rank, tx)
         if thread < SPAN:
             p, q, _ = total(parts, far, strip, thread)
@@ -455,5 +458,5 @@ def backward_kernel(config):
                         values[e] = dz[e] * outer[e] + ((values[e] - means[e]) * a[e] + b[e])
                     put(to, 0, values, 0)
                 to = advance(to, HEIGHT * dx_step)
-            refill(maps, ring, bars, channel, start, chunk, chunk - TURNS)
+            refill(maps, ring, bars, channel, start, chunk, chunk - TURNS, 0)
     return channel_norm_resident_gradient
