@@ -8,8 +8,8 @@ work of 1.09; 72 of them in three slices take two waves for 1.64, and in eleven 
     fewer                     each tile's first steps are one block's, all at the same pixels at a time, which the L2 has; what is left of
                               all tiles is a line for the other blocks
 
-A part may end one tile and begin the next. Partial sums are in the workspace as [contributor][tile][row][column]; the last contributor of a
-tile also writes zeros for those that other tiles have more of. A second launch adds them in their order.
+A part may end one tile and begin the next. Partial sums are in the workspace as [contributor][tile][row][column]. A second launch adds them
+in their order, of each tile as many as it has.
 
 One group, dw as a packed matrix. It wins where the last wave is poorly filled and there are many pixels.
 """
@@ -164,7 +164,7 @@ def estimate(problem, device, config):
 
 class Stream(NamedTuple):
     """`Shares` as the kernel takes them: blocks of a wave, waves of whole tiles, tiles that have a head, its steps, whole tiles, steps of
-    a part, of the line, of a tile in it; contributors, and tiles that are divided."""
+    a part, of the line, of a tile in it; tiles that are divided."""
     blocks: Divisor
     waves: i32
     heads: i32
@@ -173,8 +173,16 @@ class Stream(NamedTuple):
     each: Divisor
     line: i32
     length: Divisor
-    slots: i32
     rest: i32
+
+
+@device_function
+def _contributors(divided, stream):
+    """Of the tile with this number among those that are divided: (the first block in the line, how many there are)."""
+    passed = divided * i32(stream.length[0])
+    first = divide_remainder(passed, stream.each)[0]
+    last = divide_remainder(passed + i32(stream.length[0]) - 1, stream.each)[0]
+    return first, last - first + 1 + min(stream.heads, 1)
 
 
 @functools.cache
@@ -197,7 +205,7 @@ def _make_work(tile):
                 begin = block * each
                 divided = divide_remainder(begin, stream.length)[0] + (piece - stream.waves)
                 passed = divided * length
-                earlier = divide_remainder(passed, stream.each)[0]
+                earlier, _ = _contributors(divided, stream)
                 first = max(begin - passed, 0)
                 end = max(min(min(begin + each, stream.line) - passed, length), first) + stream.head
                 first = first + stream.head
@@ -212,21 +220,16 @@ def _make_work(tile):
 def kernel(special, width, dims, whole):
     """Whole tiles, if there are any, to dw, parts of others to the workspace, one persistent launch."""
     tile = special.tile
-    whole_sink, SUMS = make_sink(special) if whole else None, tile.bn // 2
+    whole_sink = make_sink(special) if whole else None
     store, BM, BN = make_boxed_store(tile, EpilogueSpec(accumulator="float32", output="float32")), tile.bm, tile.bn
 
     @device_function
     def sink(acc, first, offset, y_map, staging, tile, thread, barrier, out):
-        sums_map, stream, steps, of_y = out
+        sums_map, rest, of_y = out
         if whole and tile.k_slice < 0:
-            whole_sink(acc, first, offset, y_map, staging, tile._replace(z=0), thread, barrier, of_y)
+            whole_sink(acc, first, offset, y_map, staging, tile, thread, barrier, of_y)
         else:
-            slot, end = tile.k_slice, stream.slots if tile.k_end == steps else tile.k_slice + 1
-            while slot < end:  # the last contributor brings zeros for those that there are not
-                store(acc, first, sums_map, staging, offset, 0, slot * stream.rest + tile.z, thread, barrier, BM, BN, (), (), ())
-                for k in range(SUMS):
-                    acc[first + k] = f32(0)
-                slot = slot + 1
+            store(acc, first, sums_map, staging, offset, 0, tile.k_slice * rest + tile.z, thread, barrier, BM, BN, (), (), ())
     dtype = special.operands[0]
     product = make_product(tile, make_filter_loader(tile, dtype, width, dims), make_filter_locate(tile, width, _make_work(tile)), sink)
 
@@ -237,7 +240,7 @@ def kernel(special, width, dims, whole):
         shared = cuda.shared.array(0, u32)
         product(tensor_map_address(dy), tensor_map_address(x), tensor_map_address(dw_map), shared_address(shared, 0), work,
                 (((band_tiles, super_rows, last_rows), stream, steps), columns, window),
-                (tensor_map_address(sums), stream, steps,
+                (tensor_map_address(sums), stream.rest,
                  MatmulOutput(y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride,
                               c, c_row_stride, c_column_stride, extras)))
     return conv_bwd_filter_stream_k
@@ -251,7 +254,7 @@ def sum_kernel(tile, spec, groups, vector):
     store, epilogue_params = make_group_store(spec, VECTOR, vector), make_epilogue_params(spec)
 
     @jit(launch_bounds=(THREADS, 2))
-    def conv_bwd_filter_stream_k_sum(sums, elements, slots, area, width, whole, band_tiles, super_rows, last_rows, y, y_row, y_column,
+    def conv_bwd_filter_stream_k_sum(sums, elements, area, width, stream, band_tiles, super_rows, last_rows, y, y_row, y_column,
                                      y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c,
                                      c_row_stride, c_column_stride, extras):
         acc = cuda.local.array(VECTOR, f32)
@@ -259,11 +262,12 @@ def sum_kernel(tile, spec, groups, vector):
         at, mine = position(elements)
         divided, inside = divide_remainder(at, area)
         line, across = divide_remainder(inside, width)
-        r, t = locate_in_bands(whole + divided, band_tiles, super_rows, last_rows)
+        r, t = locate_in_bands(stream.whole + divided, band_tiles, super_rows, last_rows)
         row, column = r * BM + line, t * BN + across
         e = epilogue_params(MatmulOutput(y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias,
                                          bias_stride, c, c_row_stride, c_column_stride, extras), 0)
-        add_ranges(acc, sums, elements, slots)
+        _, count = _contributors(divided, stream)  # of all threads the same, since tiles are whole numbers of blocks
+        add_ranges(acc, sums, elements, count)
         if mine and row < m and column < n:
             store(acc, 0, row, column, n, y, row * y_row + column * y_column, y_column, e)
     return conv_bwd_filter_stream_k_sum
@@ -283,16 +287,15 @@ def build(problem, device, config):
     heads = shares.rest if shares.head else 0
     blocks = config.blocks if shares.waves else heads + shares.blocks
     stream = Stream(divisor(blocks), shares.waves, heads, shares.head, shares.whole, divisor(shares.each), shares.rest * shares.length,
-                    divisor(shares.length), shares.slots, shares.rest)
+                    divisor(shares.length), shares.rest)
     work = blocks * (shares.waves + shares.pieces)
     arguments = (dy_map, x_map, *(named((y_argument(parts),)) if by_tma else (x_map,)), sums, Argument("int32", work), *bands,
                  Argument(Stream, stream), steps, columns, window, *output)
     product = Launch(kernel(special, width, spatial_dims(p), shares.whole > 0), (min(work, blocks), 1, 1), (tile.threads, 1, 1), arguments,
                      shared=tile.shared, dependent=True)
     groups, elements = groups_for(shares.slots), shares.rest * tile.bm * tile.bn
-    arguments = (Argument("float32*", "workspace"), Argument("int32", elements), Argument("int32", shares.slots),
-                 Argument("uint32x3", divisor(tile.bm * tile.bn)), Argument("uint32x3", divisor(tile.bn)), Argument("int32", shares.whole),
-                 *bands, *output)
+    arguments = (Argument("float32*", "workspace"), Argument("int32", elements), Argument("uint32x3", divisor(tile.bm * tile.bn)),
+                 Argument("uint32x3", divisor(tile.bn)), Argument(Stream, stream), *bands, *output)
     total = Launch(sum_kernel(tile, parts.epilogue, groups, store_width(parts, VECTOR) > 1),
                    (ceil_div(elements, THREADS // groups * VECTOR), 1, 1), (THREADS, 1, 1), arguments, dependent=True)
     return product, total
