@@ -265,7 +265,7 @@ def row_launch(p, device, config):
     parts, tiles_w, tiles_h, steps = _division(p, device, body)
     names = ("y", "x") if p.op == "conv_bwd_data" else ("x", "y")
     _, _, (_, source_height, _), _, strides, extents = roles(p)
-    source = _map(names[0], p, (1, body.advance, body.width, body.channels))
+    source = _map(names[0], p, (1, body.advance * (config.stages if body.low > 1 else 1), body.width, body.channels))
     arguments = (source, p.pointer("w"), p.pointer(names[1]), p.pointer("residual"), p.pointer("bias"), _int(steps),
                  *(Argument(Divisor, divisor(n)) for n in (parts, tiles_w, tiles_h)), _int(p.c), Argument(Divisor, divisor(p.taps)),
                  *(_int(n) for n in (shift_h, shift_w, source_height, extents[1], extents[2])),
