@@ -155,6 +155,9 @@ row("conv/filter_wgmma", h200("h200-conv.md"),
     "as long with filters of several planes, 64 of them a tile (h200-conv-bwd-filter-conv3d-float16.jsonl, h100-record.jsonl)",
     ("narrow", "start", "stage", "box", "function"),
     planes=1.74, l2=24.5, narrow=0.1, start=3e-6, stage=200, box=440, function=15)
+row("conv/channels_last", h100("h100-weak-spots-conv.jsonl"),
+    "s of an element of a filter's gradient whose channels are apart: 512x512x3x3 (the rest is as counted)", ("apart",),
+    apart=1.2e-11)
 row("conv/slabs", h200("h200-conv.md"),
     "s of a launch and its ends; times as long with one warpgroup; times as long as counted with 64 channels and filters, and more for "
     "each time that there are twice as many; share of bytes of sums", ("start",),

@@ -25,6 +25,7 @@ RESERVED = 4096   # bytes of shared memory for barriers and statistics, beside 3
 MOST = 4          # configurations
 PER_SM = 2        # blocks on a multiprocessor, which the registers allow
 LINE = 256
+LEAST_LINE = 64   # bytes that the L2 reads at least: more would be other groups', which read them again
 
 
 def _names(problem):
@@ -123,7 +124,7 @@ def _map(problem, view, tile, name):
     _, _, value = view.whole[name]
     step = value if view.values > 1 else 16 // problem.x.itemsize
     return Argument("tensormap", name, spec=TensorMap(problem.dtype, (view.values, view.channels), (step, 1),
-                                                      (tile.rows // tile.boxes, tile.span)))
+                                                      (tile.rows // tile.boxes, tile.span), l2_promotion=max(tile.width, LEAST_LINE)))
 
 
 def _ints(*values):

@@ -12,6 +12,7 @@ import functools
 from dataclasses import dataclass
 
 from ...device import cuda, device_function, f32, i64, jit, u32
+from ...device.block import add as plus
 from ...device.cluster import cluster_arrive_relaxed, cluster_sync, cluster_wait, remote_address, store_remote_f32
 from ...device.convert import element
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
@@ -22,9 +23,9 @@ from ...device.index import ceil_div
 from ...device.mbarrier import fence_async_shared, fence_mbarrier_init, mbarrier_arrive_expect, mbarrier_init, mbarrier_wait
 from ...device.tma import EVICT_FIRST, EVICT_NORMAL, make_tma_load, prefetch_tensor_map, tensor_map_address
 from ...device.vec import advance, load_shared_4u32, shared_address
-from ...device.warp import shuffle_xor
+from ...device.warp import make_reduce, shuffle_xor
 from ...host.dtypes import ITEMSIZE
-from .._moments import make_inverses, make_merge
+from .._moments import make_inverses, make_merge, make_pool
 
 CHUNK = 16384  # bytes of an array in a slot
 FLIGHT = 80 * 1024  # bytes that are to be in flight
@@ -174,13 +175,13 @@ def _make_ring(tile):
     return begin, refill, await_chunk
 
 
-def _make_exchange(tile, combine):
+def _make_exchange(tile, combine, pool):
     """Device functions ``exchange(a, b, n, sums, parts, far, came, strip, rank, tx)``: all threads' numbers of their channels, as those of
     a block, to all blocks of the group, and ``total(parts, far, strip, channel)``: the group's, in the order of its blocks; ``combine`` as
-    in `_moments`. `sums` are 3 numbers a channel and warp, `parts`, or `far` in global memory, a channel and block; `came` counts blocks
-    that have brought theirs, for each strip of channels."""
+    in `_moments`, ``pool(a, b, n)`` of as many lanes as there are warps. `sums` are 3 numbers a channel and warp, `parts`, or `far` in
+    global memory, a channel and block; `came` counts blocks that have brought theirs, for each strip of channels."""
     ACROSS, E, WARPS, SPAN, GROUP, APART = tile.across, tile.vector, tile.threads // 32, tile.span, tile.group, tile.apart > 0
-    STEPS, CLUSTER = (32 // tile.across).bit_length() - 1, tile.cluster > 1
+    STEPS, CLUSTER, CHANNELS = (32 // tile.across).bit_length() - 1, tile.cluster > 1, tile.threads // (tile.threads // 32)
 
     @device_function
     def exchange(a, b, n, sums, parts, far, came, strip, rank, tx):
@@ -193,33 +194,29 @@ def _make_exchange(tile, combine):
                 a[e], b[e], count = combine(a[e], b[e], count, shuffle_xor(a[e], other), shuffle_xor(b[e], other),
                                             shuffle_xor(count, other))
             if lane < ACROSS:
-                at = 3 * (warp * SPAN + tx * E + e)
+                at = 3 * ((tx * E + e) * WARPS + warp)
                 sums[at] = a[e]
                 sums[at + 1] = b[e]
                 sums[at + 2] = count
         cuda.syncthreads()
         if CLUSTER:
             cluster_wait()  # all blocks have begun
-        if thread < SPAN:
-            at = 3 * thread
-            p, q, m = sums[at], sums[at + 1], sums[at + 2]
-            for w in range(1, WARPS):
-                at = 3 * (w * SPAN + thread)
-                p, q, m = combine(p, q, m, sums[at], sums[at + 1], sums[at + 2])
-            if CLUSTER:
-                to = shared_address(parts, 3 * (rank * SPAN + thread))
-                for block in range(GROUP):
-                    other = remote_address(to, u32(block))
-                    store_remote_f32(other, p)
-                    store_remote_f32(other + u32(4), q)
-                    store_remote_f32(other + u32(8), m)
-            elif APART:
-                at = 3 * ((strip * GROUP + rank) * SPAN + thread)
+        share = thread & (WARPS - 1)  # of a channel that so many lanes have together
+        for channel in range(thread // WARPS, SPAN, CHANNELS):
+            at = 3 * (channel * WARPS + share)
+            p, q, m = pool(sums[at], sums[at + 1], sums[at + 2])
+            if CLUSTER and share < GROUP:  # to a block each
+                other = remote_address(shared_address(parts, 3 * (rank * SPAN + channel)), u32(share))
+                store_remote_f32(other, p)
+                store_remote_f32(other + u32(4), q)
+                store_remote_f32(other + u32(8), m)
+            elif APART and share == 0:
+                at = 3 * ((strip * GROUP + rank) * SPAN + channel)
                 far[at] = p
                 far[at + 1] = q
                 far[at + 2] = m
-            else:
-                at = 3 * thread
+            elif GROUP == 1 and share == 0:
+                at = 3 * channel
                 parts[at], parts[at + 1], parts[at + 2] = p, q, m
         if CLUSTER:
             cluster_sync()
@@ -266,7 +263,7 @@ def forward_kernel(config):
     put, act = make_writer(tile.dtype, E, 4), activation_function(config.activation, "float32")
     merge, (inverse, inverse_root) = make_merge(f32), make_inverses(f32)
     begin, refill, await_chunk = _make_ring(tile)
-    exchange, total = _make_exchange(tile, merge)
+    exchange, total = _make_exchange(tile, merge, make_pool(f32, THREADS // 32))
     SCALED, SHIFTED = config.gamma != "", config.beta != ""
     load_gamma, load_beta = element(config.gamma or tile.dtype).load, element(config.beta or tile.dtype).load
     mean_dtype, var_dtype, next_mean_dtype, next_var_dtype = config.running
@@ -295,6 +292,17 @@ def forward_kernel(config):
         begin(maps, ring, bars, channel, start, chunks)
         if CLUSTER > 1:
             cluster_arrive_relaxed()
+        own_mean, own_var, weight, shift = f32(0), f32(0), f32(1), f32(0)
+        if thread < SPAN:  # what is wanted later is on its way meanwhile
+            at = channel + thread
+            if RUNNING_MEAN and rank == 0:
+                own_mean = f32(load_mean(running_mean, at * running_mean_step))
+            if RUNNING_VAR and rank == 0:
+                own_var = f32(load_var(running_var, at * running_var_step))
+            if SCALED:
+                weight = f32(load_gamma(gamma, at * gamma_step))
+            if SHIFTED:
+                shift = f32(load_beta(beta, at * beta_step))
         # sums of distances to the thread's first value: one of the values itself costs no digits
         n = f32(0)
         for e in range(E):
@@ -326,23 +334,17 @@ def forward_kernel(config):
             p, q, m = total(parts, far, strip, thread)
             at = channel + thread
             r = inverse_root(q * inverse(m) + eps)
+            table[thread] = p
+            table[thread + SPAN] = r * weight
+            table[thread + 2 * SPAN] = shift
             if rank == 0:
                 mean[at * mean_step] = p
                 rstd[at * rstd_step] = r
                 if RUNNING_MEAN:
-                    old = load_mean(running_mean, at * running_mean_step)
-                    store_mean(next_mean, at * next_mean_step, (f32(1) - momentum) * old + momentum * p)
+                    store_mean(next_mean, at * next_mean_step, (f32(1) - momentum) * own_mean + momentum * p)
                 if RUNNING_VAR:
-                    old, var = load_var(running_var, at * running_var_step), q * inverse(m - f32(1)) if m > f32(1) else f32(0)
-                    store_var(next_var, at * next_var_step, (f32(1) - momentum) * old + momentum * var)
-            shift = f32(0)
-            if SCALED:
-                r = r * load_gamma(gamma, at * gamma_step)
-            if SHIFTED:
-                shift = f32(load_beta(beta, at * beta_step))
-            table[thread] = p
-            table[thread + SPAN] = r
-            table[thread + 2 * SPAN] = shift
+                    var = q * inverse(m - f32(1)) if m > f32(1) else f32(0)
+                    store_var(next_var, at * next_var_step, (f32(1) - momentum) * own_var + momentum * var)
         cuda.syncthreads()
         for e in range(E):
             first[e], a[e], b[e] = table[tx * E + e], table[tx * E + e + SPAN], table[tx * E + e + 2 * SPAN]
@@ -380,7 +382,12 @@ def backward_kernel(config):
     @device_function
     def add(a, b, n, a2, b2, n2):
         return a + a2, b + b2, n
-    exchange, total = _make_exchange(tile, add)
+    whole = make_reduce(plus, THREADS // 32)
+
+    @device_function
+    def pool(a, b, n):
+        return whole(a), whole(b), n
+    exchange, total = _make_exchange(tile, add, pool)
     SCALED, load_gamma = config.gamma != "", element(config.gamma or tile.dtype).load
     store_gamma, store_beta = (element(dtype).store for dtype in config.weights)
     SUMS, PARTS, TABLE = 3 * SPAN * THREADS // 32, 3 * SPAN * tile.cluster, 4 * SPAN
@@ -412,6 +419,12 @@ def backward_kernel(config):
         begin(maps, ring, bars, channel, start, chunks)
         if CLUSTER > 1:
             cluster_arrive_relaxed()
+        center, spread, weight = f32(0), f32(0), f32(1)
+        if thread < SPAN:  # what is wanted later is on its way meanwhile
+            at = channel + thread
+            center, spread = mean[at * mean_step], rstd[at * rstd_step]
+            if SCALED:
+                weight = f32(load_gamma(gamma, at * gamma_step))
         for e in range(E):
             a[e], b[e], means[e] = f32(0), f32(0), mean[(channel + tx * E + e) * mean_step]
         for chunk in range(chunks):
@@ -429,18 +442,15 @@ def backward_kernel(config):
         if thread < SPAN:
             p, q, _ = total(parts, far, strip, thread)
             at = channel + thread
-            r, weight = rstd[at * rstd_step], f32(1)
-            q = q * r
+            q = q * spread
+            # dx = outer * dz + inner * (x - mean) + shift
+            table[thread] = center
+            table[thread + SPAN] = spread * weight
+            table[thread + 2 * SPAN] = f32(-spread) * (spread * (q * weight * portion))
+            table[thread + 3 * SPAN] = f32(-spread) * (p * weight * portion)
             if rank == 0:
                 store_beta(dbeta, at * dbeta_step, p)
                 store_gamma(dgamma, at * dgamma_step, q)
-            if SCALED:
-                weight = f32(load_gamma(gamma, at * gamma_step))
-            # dx = outer * dz + inner * (x - mean) + shift
-            table[thread] = mean[at * mean_step]
-            table[thread + SPAN] = r * weight
-            table[thread + 2 * SPAN] = f32(-r) * (r * (q * weight * portion))
-            table[thread + 3 * SPAN] = f32(-r) * (p * weight * portion)
         cuda.syncthreads()
         for e in range(E):
             at = tx * E + e
