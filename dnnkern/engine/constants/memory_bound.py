@@ -342,14 +342,14 @@ row("transform/grid_naive", GUESSED,
 row("transform/grid_pixels", h200("h200-training.md"),
     "instructions of a thread, a tap of it, a channel, a tap of it with 16 bits and else; times as long as a copy; threads that are "
     "enough", ("enough", "blocks"),
-    thread=100, tap=15, channel=20, channel_tap_16=30, channel_tap=25, slower=1.2, enough=512, blocks=8)
+    thread=100, tap=15, channel=20, channel_tap_16=30, channel_tap=18, slower=1.2, enough=512, blocks=8)
 row("transform/grid_planes", h200("h200-training.md"),
     "instructions of a pixel moved, a channel of it, an output position, a tap of it, a channel of it, a tap of that; times as long as a "
-    "copy",
-    pixel=30, pixel_channel=18, output=60, tap=10, channel=10, channel_tap=10, slower=1.2)
-row("transform/grid_packed", GUESSED,
+    "copy; exponent of waves that are not full (h100-weak-spots-conv.jsonl)", ("uneven",),
+    uneven=0.3, pixel=30, pixel_channel=18, output=60, tap=10, channel=10, channel_tap=10, slower=1.2)
+row("transform/grid_packed", h100("h100-weak-spots-conv.jsonl"),
     "instructions of a position, of the place of a tap, of a load of 16 bytes, of a channel of it, of a result; times as long as a copy",
-    position=150, tap=15, load=12, channel=2, result=4, slower=1.2)
+    position=130, tap=13, load=10, channel=1.75, result=4, slower=1.0)
 row("transform/grid_gradient", h200("h200-training.md"),
     "instructions of an output position, of a load with channels last, of its address for a thread, of a load with channels first",
     output=700, load=6, address=20, load_first=22)
