@@ -57,7 +57,7 @@ def test_loads_and_products(op, words, pick, loads, taps):
 
 @pytest.mark.parametrize("op, words, pick, products, turns, instructions, registers", STEPS)
 def test_steps(op, words, pick, products, turns, instructions, registers):
-    """From a step's wait, or that of all steps, to its end: each element is converted once, sums are not copied, and the border costs nothing."""
+    """From the last wait to the end of a step: each element is converted once, sums are not copied, and the border costs nothing."""
     code, launch, config, problem = _picked(op, words, pick)
     assert code.count("FFMA") == turns * products * problem.taps
     assert code.registers <= registers and -(-code.registers // 8) * 8 * launch.block[0] * config.blocks <= 65536
