@@ -140,7 +140,8 @@ def configs(problem, device):
     if not found:
         tile = Tile(64, 64)
         count = tile_count(shape, tile)
-        found[Config(tile, width, next(n for n in (max(count - 1, 2), count + 1) if shares_of(count, steps, n)))] = None
+        blocks = next(n for n in (max(count - 1, 2), count + 1, *range(2, 64)) if shares_of(count, steps, n))
+        found[Config(tile, width, blocks)] = None
     return list(found)
 
 

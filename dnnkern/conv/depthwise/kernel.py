@@ -176,10 +176,10 @@ def make_columns_inside(columns, step):
 
 
 @functools.cache
-def make_filters(body, most_taps=MOST_LOADS):
+def make_filters(body, most_taps):
     """Device function ``load_filters(filters, w, first, channels, taps, w_stride, tap_stride)``: the filters of a block's channels to
-    shared memory, as [tap][part of a group][group][channel], so that neighbouring threads read neighbouring 16-byte vectors. A thread loads
-    every so many-th of their elements, up to eight at a time; of `most_taps` taps all at a time, if they are no more."""
+    shared memory, as [tap][part of a group][group][channel], so that neighbouring threads read neighbouring 16-byte vectors. Of `most_taps`
+    taps at most a thread has all its elements in flight together, or eight of them."""
     V, PART, THREADS, flip = body.vector, body.part, body.threads, body.flip
     PLANE, CHANNELS = body.across * PART, body.across * V
     LOADS = min(MOST_LOADS, ceil_div(most_taps * CHANNELS, THREADS))
@@ -187,25 +187,22 @@ def make_filters(body, most_taps=MOST_LOADS):
 
     @device_function
     def load_filters(filters, w, first, channels, taps, w_stride, tap_stride):
-        values, targets = cuda.local.array(LOADS, T), cuda.local.array(LOADS, i32)
-        count = i32(taps.d)
-        channel, tap = divide_remainder(cuda.threadIdx.x, taps)
-        more_channels, more_taps = divide_remainder(THREADS, taps)
-        while channel < CHANNELS:
+        values = cuda.local.array(LOADS, T)
+        total = i32(taps.d) * CHANNELS
+        for start in range(cuda.threadIdx.x, total, LOADS * THREADS):
             for u in range(LOADS):
-                values[u], targets[u] = T(0), -1
-                if channel < CHANNELS:
-                    group, v = divmod_unsigned(channel, V)
+                channel, tap = divide_remainder(start + u * THREADS, taps)
+                values[u] = T(0)
+                if start + u * THREADS < total and first + channel < channels:
+                    values[u] = T(load(w, (first + channel) * w_stride + tap * tap_stride))
+            for u in range(LOADS):
+                if start + u * THREADS < total:
+                    channel, tap = divide_remainder(start + u * THREADS, taps)
+                    if flip:
+                        tap = i32(taps.d) - 1 - tap
+                    g, v = divmod_unsigned(channel, V)
                     part, v = divmod_unsigned(v, PART)
-                    targets[u] = (count - 1 - tap if flip else tap) * CHANNELS + part * PLANE + group * PART + v
-                    if first + channel < channels:
-                        values[u] = T(load(w, (first + channel) * w_stride + tap * tap_stride))
-                channel, tap = channel + more_channels, tap + more_taps
-                if tap >= count:
-                    channel, tap = channel + 1, tap - count
-            for u in range(LOADS):
-                if targets[u] >= 0:
-                    filters[targets[u]] = values[u]
+                    filters[tap * CHANNELS + part * PLANE + g * PART + v] = values[u]
     return load_filters
 
 
