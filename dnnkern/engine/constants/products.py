@@ -165,10 +165,10 @@ row("conv/slabs", h200("h200-conv.md"),
 row("conv/pointwise", GUESSED,
     "s of the sum's launch",
     sum_launch=2e-6)
-row("conv/pixel_columns", GUESSED,
+row("conv/pixel_columns", h100("h100-weak-spots-conv.jsonl"),
     "s of a launch and its ends, of a further tile; bytes a second that arrive in a multiprocessor; s of a product of a row and a column, "
-    "of a step besides",
-    start=2.6e-6, further=1.2e-6, arrives=105e9, product=1.9e-11, step=2e-8)
+    "of a step besides; times a step and a further tile in clusters",
+    start=2.6e-6, further=1.2e-6, arrives=105e9, product=1.9e-11, step=2e-8, shared=0.98, together=1.5)
 row("conv/merged_groups", GUESSED,
     "s of the launch that spreads the filters", ("spread",),
     spread=2.5e-6)
