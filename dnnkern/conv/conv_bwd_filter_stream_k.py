@@ -41,7 +41,7 @@ from . import conv_bwd_filter_implicit_gemm_wgmma as whole_tiles
 from ._filter_wgmma import (FilterColumns, gradient, image_map, make_filter_loader, make_filter_locate, named, padded, place_arguments,
                             shape_of, spatial_dims)
 
-COST, TIMED = constants("conv/filter_wgmma"), constants("engine/hopper")
+COST, SHARED, TIMED = constants("conv/filter_wgmma"), constants("conv/stream_k"), constants("engine/hopper")
 
 LEAST_STEPS = 2    # of a part
 MOST_WAVES = 4     # of which a last one that is not full matters
@@ -160,6 +160,8 @@ def estimate(problem, device, config):
     product = product_seconds(whole_tiles._Sizes(problem.x, problem.bytes), tile, device, config.blocks, steps) + Cost(waves=ends)
     read = (tile.bm + tile.bn) * ROW * steps * config.blocks / min(tile_count(shape, tile), config.blocks) ** 0.5
     work = overlap(product, Cost(launch=COST.start, l2=read / (COST.l2 * device.sms * device.clock_hz)))
+    if shares.head:
+        work = work.slowed(slower=SHARED.heads)
     return work + sum_seconds(workspace(problem, device, config), device)
 
 

@@ -155,6 +155,9 @@ row("conv/filter_wgmma", h200("h200-conv.md"),
     "as long with filters of several planes, 64 of them a tile (h200-conv-bwd-filter-conv3d-float16.jsonl, h100-record.jsonl)",
     ("narrow", "start", "stage", "box", "function"),
     planes=1.74, l2=24.5, narrow=0.1, start=3e-6, stage=200, box=440, function=15)
+row("conv/stream_k", h100("h100-weak-spots-conv.jsonl"),
+    "times as long where tiles have a head of their own: 32x512x28x28 by 128x256",
+    heads=1.12)
 row("conv/channels_last", h100("h100-weak-spots-conv.jsonl"),
     "s of an element of a filter's gradient whose channels are apart: 512x512x3x3 (the rest is as counted)", ("apart",),
     apart=1.2e-11)
