@@ -116,7 +116,8 @@ row("conv/small_c_data", h200("h200-conv.md"),
     "s of a launch and its ends; cycles of a fragment of dy, of w, of a product of a warp; warps that issue alone; cycles of a tile; "
     "bytes a clock that staging copies, times without copies, times of one block; the L2's rate over the memory's; times as long for 16 "
     "pixels, with one block; share of the memory's rate; s of a byte of the filter; times as long as counted (h100-record.jsonl)",
-    ("start",), slower=1.35, start=4e-6, pixels=4, filters=2, product=7, alone=1.5, tile=1000, staging=48, loads=8, one_block=2, l2=1.4, wait=16, wait_one=1.3,
+    ("start",), slower=1.35,
+    start=4e-6, pixels=4, filters=2, product=7, alone=1.5, tile=1000, staging=48, loads=8, one_block=2, l2=1.4, wait=16, wait_one=1.3,
     rate=0.85, filter=2e-10)
 row("conv/grouped", h200("h200-conv-fwd-grouped-float16.jsonl"),
     "s of a launch and its ends; cycles of a product (half of wgmma's rate); bytes of a fragment and of taps; bytes a clock of the L1; "
