@@ -167,26 +167,25 @@ def estimate(problem, device, config):
 
 class Stream(NamedTuple):
     """`Shares` as the kernel takes them: blocks of a wave, waves of whole tiles, tiles that have a head, its steps, whole tiles, steps of
-    a part, of the line, of a tile in it; tiles that are divided; how a line's steps divide into parts and tiles."""
+    a part, of the line, of a tile in it; tiles that are divided."""
     blocks: Divisor
     waves: i32
     heads: i32
     head: i32
     whole: i32
-    each: i32
+    each: Divisor
     line: i32
-    length: i32
+    length: Divisor
     rest: i32
-    by_each: Divisor
-    by_length: Divisor
 
 
 @device_function
 def _contributors(divided, stream):
     """Of the tile with this number among those that are divided: (the first block in the line, how many there are)."""
-    passed = divided * stream.length
-    first = divide_remainder(passed, stream.by_each)[0]
-    last = divide_remainder(passed + stream.length - 1, stream.by_each)[0]
+    length = i32(stream.length[0])
+    passed = divided * length
+    first = divide_remainder(passed, stream.each)[0]
+    last = divide_remainder(passed + length - 1, stream.each)[0]
     return first, last - first + 1 + min(stream.heads, 1)
 
 
@@ -203,18 +202,17 @@ def _make_work(tile):
         zero = i32(0)
         index, divided, slot, first, end = t, zero, zero - 1, zero, steps
         if piece >= stream.waves:
+            each, length = i32(stream.each[0]), i32(stream.length[0])
             block = block - stream.heads
             if block < 0:
-                divided, slot, end = block + stream.heads, piece, stream.head
-                if piece > 0:  # there is no other
-                    first = end
+                divided, slot, end = block + stream.heads, zero, stream.head if piece == 0 else zero
             else:
-                begin = block * stream.each
-                divided = divide_remainder(begin, stream.by_length)[0] + (piece - stream.waves)
-                passed = divided * stream.length
+                begin = block * each
+                divided = divide_remainder(begin, stream.length)[0] + (piece - stream.waves)
+                passed = divided * length
                 earlier, _ = _contributors(divided, stream)
                 first = max(begin - passed, 0)
-                end = max(min(min(begin + stream.each, stream.line) - passed, stream.length), first) + stream.head
+                end = max(min(min(begin + each, stream.line) - passed, length), first) + stream.head
                 first = first + stream.head
                 slot = block - earlier + min(stream.heads, 1)
             index = stream.whole + divided
@@ -293,8 +291,8 @@ def build(problem, device, config):
     sums = store_argument("workspace", "float32", (shares.slots * shares.rest, tile.bm, tile.bn), (tile.bm * tile.bn, tile.bn, 1))
     heads = shares.rest if shares.head else 0
     blocks = config.blocks if shares.waves else heads + shares.blocks
-    stream = Stream(divisor(blocks), shares.waves, heads, shares.head, shares.whole, shares.each, shares.rest * shares.length,
-                    shares.length, shares.rest, divisor(shares.each), divisor(shares.length))
+    stream = Stream(divisor(blocks), shares.waves, heads, shares.head, shares.whole, divisor(shares.each), shares.rest * shares.length,
+                    divisor(shares.length), shares.rest)
     work = blocks * (shares.waves + shares.pieces)
     arguments = (dy_map, x_map, *(named((y_argument(parts),)) if by_tma else (x_map,)), sums, Argument("int32", work), *bands,
                  Argument(Stream, stream), steps, columns, window, *output)

@@ -276,10 +276,8 @@ def rows_kernel(body, most_taps):
     def conv_depthwise_rows(source_map, w, result, residual, bias, steps, parts, tiles_w, tiles_h, channels, all_taps, shift_h, shift_w,
                             source_height, height, width, result_stride, residual_stride, bias_stride, alpha, beta, w_stride, tap_stride):
         ring, filters = cuda.shared.array(0, u32), cuda.shared.array(SHARED, f32, alignment=16)
-        barriers = cuda.shared.array(STAGES, i64)
-        source = tensor_map_address(source_map)
+        barriers, source, tid = cuda.shared.array(STAGES, i64), tensor_map_address(source_map), cuda.threadIdx.x
         full, first_stage = shared_address(barriers, 0), (shared_address(ring, 0) + 127) & 0xFFFFFF80
-        tid = cuda.threadIdx.x
         warp = uniform(tid >> 5)
         rest, part = divide_remainder(cuda.blockIdx.x, parts)
         rest, tile_w = divide_remainder(rest, tiles_w)
@@ -321,8 +319,7 @@ def rows_kernel(body, most_taps):
             load_biases(biases, bias, bias_stride, channel)
         for a in range(NACC):
             acc[a] = f32(0)
-        at_taps = shared_address(filters, group * V)
-        taps = cuda.local.array(NKEPT, f32)
+        at_taps, taps = shared_address(filters, group * V), cuda.local.array(NKEPT, f32)
         if KEEP:
             for t in range(NTAPS):
                 load_taps(taps, t * V, at_taps + u32(t * (4 * CHANNELS)))
@@ -337,10 +334,9 @@ def rows_kernel(body, most_taps):
             mbarrier_wait(full, phase)
         for step in range(begin, end):
             move_on(acc)
-            bar, to = full + u32(8 * stage), first_stage + u32(stage * STAGE)
+            bar, to, more = full + u32(8 * stage), first_stage + u32(stage * STAGE), step + STAGES < end
             if not ONE_COPY:
                 mbarrier_wait(bar, phase)
-            more = step + STAGES < end
             where = (first, source_column, source_row + (step - begin + STAGES) * ADV, n)
             if KEEP:
                 read_rows(0, (acc, taps, to + offset, to, bar, source, warp, more, where))

@@ -443,11 +443,11 @@ def backward_kernel(config):
             p, q, _ = total(parts, far, strip, thread)
             at = channel + thread
             q = q * spread
-            # dx = outer * dz - (inner * (x - mean) + shift)
+            # dx = outer * dz + inner * (x - mean) + shift
             table[thread] = center
             table[thread + SPAN] = spread * weight
-            table[thread + 2 * SPAN] = spread * (spread * (q * weight * portion))
-            table[thread + 3 * SPAN] = spread * (p * weight * portion)
+            table[thread + 2 * SPAN] = f32(-spread) * (spread * (q * weight * portion))
+            table[thread + 3 * SPAN] = f32(-spread) * (p * weight * portion)
             if rank == 0:
                 store_beta(dbeta, at * dbeta_step, p)
                 store_gamma(dgamma, at * dgamma_step, q)
@@ -465,7 +465,7 @@ def backward_kernel(config):
                     unpack(dz, 0, raw, u * LENGTH)
                     unpack(values, 0, raw, (UNITS + u) * LENGTH)
                     for e in range(E):
-                        values[e] = dz[e] * outer[e] - ((values[e] - means[e]) * a[e] + b[e])
+                        values[e] = dz[e] * outer[e] + ((values[e] - means[e]) * a[e] + b[e])
                     put(to, 0, values, 0)
                 to = advance(to, HEIGHT * dx_step)
             refill(maps, ring, bars, channel, start, chunk, chunk - TURNS, 0)
