@@ -30,6 +30,8 @@ from ._states import states_of
 
 COST = constants("conv/implicit_gemm")
 
+LEAST = 8       # channels of a tile
+
 MOST_WORKSPACE = 1 << 29
 LEAST_STAGES = 4  # of a K slice
 FEW = 16          # channels that do not fill the rows of a tile
@@ -192,6 +194,8 @@ def estimate(problem, device, config):
     further = workspace(problem, device, config)
     if problem.op == "conv_bwd_filter":
         product = product.slowed(slower=COST.filter_mma)
+    elif problem.op == "conv_bwd_data" and problem.c_group < LEAST:
+        product = product.slowed(slower=COST.few_mma)
     return product + (sum_seconds(further, device) if ranges > 1 else states_seconds(further, device))
 
 

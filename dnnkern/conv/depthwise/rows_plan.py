@@ -10,6 +10,7 @@ from ...host.launch import Argument, Launch
 from ...host.memo import remembered
 from ...host.tensormap import TensorMap
 from .._taps import make_axis, roles
+from .kernel import MOST_LOADS
 from .rows import KEPT, ImageRowStrides, Rows, rows_kernel, rows_sums_kernel
 
 COST = constants("conv/depthwise_rows")
@@ -245,6 +246,15 @@ def row_estimate(p, device, config):
     # a load of 16 bytes a thread takes four cycles a warp, of all four
     issue = max(COST.slower * (COST.warps / warps) ** 0.5 * step, COST.tap_cycles * shared) * waves
     cost = Cost(launch=COST.start) + contend(COST.power, memory=memory, issue=issue).slowed(tail=tail ** 0.5)
+    if height <= LOW:
+        batches = 0 if p.op == "conv_bwd_filter" else ceil_div(p.taps * body.channels, MOST_LOADS * body.threads)
+        several = parts * _splits(p, device, body)[1] if p.op == "conv_bwd_filter" else all_blocks
+        if p.op == "conv_bwd_filter":  # pixels past the end of a row are multiplied, too
+            past = tiles_w * body.strips * config.tw / p.out[2]
+            cost = cost.slowed(slower=(COST.many if p.taps > MANY_TAPS else COST.few) * past)
+        elif p.taps <= MANY_TAPS:
+            cost = cost.slowed(slower=COST.low)
+        cost += Cost(waits=COST.block * several / device.sms + COST.batch * batches)
     if p.op == "conv_bwd_filter":
         cost += Cost(reduction=COST.sum_launch + row_workspace(p, device, config) * 2 / device.bandwidth)
     return cost
