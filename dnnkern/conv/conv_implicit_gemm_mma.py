@@ -30,9 +30,8 @@ from ._states import states_of
 
 COST = constants("conv/implicit_gemm")
 
-LEAST = 8       # channels of a tile
-
 MOST_WORKSPACE = 1 << 29
+LEAST = 8         # channels of a tile
 LEAST_STAGES = 4  # of a K slice
 FEW = 16          # channels that do not fill the rows of a tile
 
