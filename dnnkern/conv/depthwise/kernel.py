@@ -188,7 +188,8 @@ def make_filters(body, most_taps):
     @device_function
     def load_filters(filters, w, first, channels, taps, w_stride, tap_stride):
         values = cuda.local.array(LOADS, T)
-        total = i32(taps.d) * CHANNELS
+        count = i32(taps.d)
+        total = count * CHANNELS
         for start in range(cuda.threadIdx.x, total, LOADS * THREADS):
             for u in range(LOADS):
                 channel, tap = divide_remainder(start + u * THREADS, taps)
@@ -199,7 +200,7 @@ def make_filters(body, most_taps):
                 if start + u * THREADS < total:
                     channel, tap = divide_remainder(start + u * THREADS, taps)
                     if flip:
-                        tap = i32(taps.d) - 1 - tap
+                        tap = count - 1 - tap
                     g, v = divmod_unsigned(channel, V)
                     part, v = divmod_unsigned(v, PART)
                     filters[tap * CHANNELS + part * PLANE + g * PART + v] = values[u]
