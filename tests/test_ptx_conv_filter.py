@@ -14,7 +14,8 @@ from dnnkern.conv import ConvProblem  # noqa: E402
 from dnnkern.host.tensor import Tensor  # noqa: E402
 
 LAYERS = {"c256": (32, (56, 56), 256, 256, (3, 3)), "c64": (64, (56, 56), 64, 64, (3, 3)), "c16": (64, (56, 56), 16, 32, (3, 3)),
-          "3d": (4, (16, 56, 56), 64, 128, (3, 3, 3)), "1d": (32, (4096,), 256, 256, (3,))}
+          "3d": (4, (16, 56, 56), 64, 128, (3, 3, 3)), "1d": (32, (4096,), 256, 256, (3,)), "unet": (4, (64, 64), 1024, 512, (3, 3)),
+          "vgg": (32, (28, 28), 512, 512, (3, 3))}
 
 
 def problem(layer, dtype="bfloat16"):
@@ -31,6 +32,8 @@ def problem(layer, dtype="bfloat16"):
     ("implicit_gemm_wgmma", "c16", "64x64 16 channels 44 slices", "HGMMA.64x64x16.F32.BF16"),
     ("implicit_gemm_wgmma", "3d", "128x192 64 channels", "HGMMA.64x192x16.F32.BF16"),
     ("implicit_gemm_wgmma", "1d", "128x128 64 channels", "HGMMA.64x128x16.F32.BF16"),
+    ("stream_k", "unet", "128x256 64 channels 132 blocks", "HGMMA.64x256x16.F32.BF16"),
+    ("stream_k", "vgg", "128x128 64 channels 132 blocks", "HGMMA.64x128x16.F32.BF16"),
     ("slabs_wgmma", "c64", "3 lines x64", "HGMMA.64x64x16.F32.BF16"),
     ("slabs_wgmma", "3d", "2 lines x128", "HGMMA.64x128x16.F32.BF16"),
     ("slabs_wgmma", "1d", "1 lines x128", "HGMMA.64x128x16.F32.BF16")])

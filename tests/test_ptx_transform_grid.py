@@ -40,6 +40,17 @@ def test_a_pixel_in_shared_memory_is_one_load(words):
         assert not code.doubles and not code.divisions and code.count("LDL") == 0
 
 
+@pytest.mark.parametrize("words", ["32x64x112x112 f32 112x112", "32x64x112x112 f16 112x112 --padding reflection --corners",
+                                   "4x16x32x64x64 bf16 32x64x64 --padding border", "4x16x32x64x64 f64 32x64x64 --padding border"])
+def test_a_group_of_channels_is_one_load(words):
+    corners = 1 if "nearest" in words else 8 if "32x64x64 " in words else 4
+    for config, found in kernels("grid_sample_fwd", words, "packed"):
+        code = found["grid_sample_packed"]
+        assert len(code.opcodes("LDG.E.128")) == corners and code.count("LDL") == 0
+        assert bool(code.doubles) == ("f64" in words) and not code.divisions
+        assert code.registers * config.threads * (768 // config.threads) <= 65536
+
+
 @pytest.mark.parametrize("words", ["32x64x112x112 f32 112x112", "8x128x100x152 bf16 100x152 --padding reflection",
                                    "4x16x32x64x64 f64 32x64x64", "2x40x2000x2000 f16 20x20 --mode nearest --padding border"])
 def test_gradients_of_sorted_places(words):

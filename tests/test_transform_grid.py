@@ -26,7 +26,7 @@ def names(op):
 def test_samples_and_gradients_are_those_of_torch(image, size, mode, padding, corners):
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(3)
-    x = torch.from_numpy(rng.standard_normal((2, 3, *image))).requires_grad_()
+    x = torch.from_numpy(rng.standard_normal((2, 4, *image))).requires_grad_()
     grid = torch.from_numpy(rng.uniform(-2.5, 2.5, (2, *size, len(size)))).requires_grad_()
     y = torch.nn.functional.grid_sample(x, grid, mode, padding, corners)
     dy, how = rng.standard_normal(y.shape), {"mode": mode, "padding_mode": padding, "align_corners": corners}
@@ -74,7 +74,7 @@ def test_random_samples(request, kind):
 @pytest.mark.parametrize("algo", names("grid_sample_fwd"))
 def test_coordinates_that_are_not_finite_read_nothing(algo):
     """The simulator raises on a read outside the arrays."""
-    x, far = np.arange(1.0, 7).reshape(1, 1, 2, 3), [np.nan, np.inf, -np.inf, 1e30, -1e30, 3e9]
+    x, far = np.tile(np.arange(1.0, 7).reshape(1, 1, 2, 3), (1, 4, 1, 1)), [np.nan, np.inf, -np.inf, 1e30, -1e30, 3e9]
     grid = np.array([[[[v, 0] for v in far], [[0, v] for v in far]]])
     assert not host(FWD(array(x), array(grid), algo=algo)).any()
     border = host(FWD(array(x), array(grid), padding_mode="border", algo=algo))[0, 0]
@@ -96,8 +96,8 @@ def test_gradients_where_coordinates_are_not_finite(algo):
 
 
 def test_pixels_that_are_not_finite_stay_where_they_are():
-    x = np.ones((1, 1, 4, 4))
-    x[0, 0, 1, 1] = np.inf
+    x = np.ones((1, 4, 4, 4))
+    x[0, :, 1, 1] = np.inf
     for algo in names("grid_sample_fwd"):
         y = host(FWD(array(x), array([[[[-0.25, -0.25], [0.75, 0.75]]]]), algo=algo))
         assert y[0, 0, 0, 0] == np.inf and y[0, 0, 0, 1] == 1

@@ -172,9 +172,9 @@ class FilterTile(NamedTuple):
 
 
 @functools.cache
-def make_filter_locate(tile, width):
-    """Device function ``locate(t, rank, (place, columns, window))``: the `FilterTile` number t."""
-    locate_tile, SHIFT = make_locate(tile), width.bit_length() - 1
+def make_filter_locate(tile, width, locate_work=None):
+    """Device function ``locate(t, rank, (place, columns, window))``: the `FilterTile` number t; of `locate_work`, or `make_locate`'s."""
+    locate_tile, SHIFT = locate_work or make_locate(tile), width.bit_length() - 1
 
     @device_function
     def locate(t, rank, place):

@@ -31,6 +31,7 @@ from ._states import states_of
 COST = constants("conv/implicit_gemm")
 
 MOST_WORKSPACE = 1 << 29
+LEAST = 8         # channels of a tile
 LEAST_STAGES = 4  # of a K slice
 FEW = 16          # channels that do not fill the rows of a tile
 
@@ -192,6 +193,8 @@ def estimate(problem, device, config):
     further = workspace(problem, device, config)
     if problem.op == "conv_bwd_filter":
         product = product.slowed(slower=COST.filter_mma)
+    elif problem.op == "conv_bwd_data" and problem.c_group < LEAST:
+        product = product.slowed(slower=COST.few_mma)
     return product + (sum_seconds(further, device) if ranges > 1 else states_seconds(further, device))
 
 

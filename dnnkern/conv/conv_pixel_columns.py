@@ -118,7 +118,10 @@ def estimate(problem, device, config):
     p, tile = problem, config.tile
     waves = ceil_div(_tiles(p, tile), slots_of(tile, device))
     step = max((tile.bm + tile.bn) * ROW / COST.arrives, tile.bm * tile.bn * COST.product) + COST.step
-    work = ((waves - 1) * COST.further + waves * steps_of(_shape(p).k, 2) * step) * WGMMA.clock / device.clock_hz
+    further = COST.further
+    if tile.cluster > 1:  # pixels come from the L2 once; of a tile's end all blocks wait for each other
+        step, further = step * COST.shared, further * COST.together
+    work = ((waves - 1) * further + waves * steps_of(_shape(p).k, 2) * step) * WGMMA.clock / device.clock_hz
     return Cost(launch=COST.start) + overlap(exposed=WGMMA.exposed, math=work, memory=p.bytes / (WGMMA.bandwidth * device.bandwidth))
 
 

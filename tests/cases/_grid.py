@@ -269,6 +269,9 @@ def sample_cases(kind):
     case("no-channels", (2, 0, 4, 4), (2, 3))
     case("no-places", (2, 3, 4, 4), (0, 3))
     case("channels-last", (2, 8, 4, 8), (4, 4), "float16", layout={name: {"order": (0, 2, 3, 1)} for name in ("x", "y", "dx", "dy")})
+    case("eight-channels", (2, 16, 4, 8), (5, 7), "bfloat16", padding="border")
+    case("volume-eight-channels", (1, 16, 3, 4, 3), (2, 3, 4), "float16", padding="reflection")
+    case("volume-last", (1, 8, 2, 3, 4), (3, 2, 2), "bfloat16", mode="nearest", layout={"x": {"order": (0, 2, 3, 4, 1)}})
     case("strided", (2, 3, 4, 8), (3, 4), layout={"x": {"step": 2}, "grid": {"step": 2, "gap": 1}, "y": {"gap": 2}, "dx": {"gap": 1},
                                                   "dgrid": {"step": 3}, "dy": {"gap": 2}})
     case("backwards", (1, 3, 4, 8), (3, 4),
@@ -279,9 +282,10 @@ def sample_cases(kind):
 
 def sample_large(kind):
     """Cases for a GPU; the reference is a matrix of places by pixels."""
-    return [kind(f"larger-{mode}-{padding}-{SHORT[dtype]}", (2, 19, 40, 37), (33, 50), dtype, mode=mode, padding=padding, wide=1.2)
-            for dtype in SHORT for mode, padding in (("bilinear", "zeros"), ("bilinear", "reflection"), ("nearest", "border"))
-            if mode == "bilinear" or dtype in ("float32", "float64")]
+    found = [kind(f"larger-{mode}-{padding}-{SHORT[dtype]}", (2, 19, 40, 37), (33, 50), dtype, mode=mode, padding=padding, wide=1.2)
+             for dtype in SHORT for mode, padding in (("bilinear", "zeros"), ("bilinear", "reflection"), ("nearest", "border"))
+             if mode == "bilinear" or dtype in ("float32", "float64")]
+    return found + [kind(f"larger-volume-{SHORT[dtype]}", (2, 24, 9, 10, 11), (5, 8, 33), dtype, wide=1.2) for dtype in SHORT]
 
 
 # ---- affine grids

@@ -13,11 +13,13 @@ from ...device import cuda, device_function, i32, i64, jit, u32
 from ...device.convert import element
 from ...device.epilogue import EpilogueSpec
 from ...device.groups import make_reader, scalar_of
-from ...device.index import divide_remainder, divmod_unsigned
+from ...device.index import ceil_div, divide_remainder, divmod_unsigned
 from ...device.unroll import unrolled
 from ...device.vec import advance, load_shared_2f32, load_shared_2f64, load_shared_4f32, shared_address
 from .._taps import Axis, make_multiply_row, make_source
 from .._vectors import make_biases, make_finish
+
+MOST_LOADS = 8  # of filters that a thread has in flight
 
 
 @dataclass(frozen=True)
@@ -174,28 +176,31 @@ def make_columns_inside(columns, step):
 
 
 @functools.cache
-def make_filters(body):
+def make_filters(body, most_taps):
     """Device function ``load_filters(filters, w, first, channels, taps, w_stride, tap_stride)``: the filters of a block's channels to
-    shared memory, as [tap][part of a group][group][channel], so that neighbouring threads read neighbouring 16-byte vectors."""
+    shared memory, as [tap][part of a group][group][channel], so that neighbouring threads read neighbouring 16-byte vectors. Of `most_taps`
+    taps at most a thread has all its elements in flight together, or eight of them."""
     V, PART, THREADS, flip = body.vector, body.part, body.threads, body.flip
     PLANE, CHANNELS = body.across * PART, body.across * V
+    LOADS = min(MOST_LOADS, ceil_div(most_taps * CHANNELS, THREADS))
     T, load = scalar_of(body.dtype), element(body.dtype_w).load
 
     @device_function
     def load_filters(filters, w, first, channels, taps, w_stride, tap_stride):
-        values = cuda.local.array(4, T)
-        total = i32(taps.d) * CHANNELS
-        for start in range(cuda.threadIdx.x, total, 4 * THREADS):
-            for u in range(4):
+        values = cuda.local.array(LOADS, T)
+        count = i32(taps.d)
+        total = count * CHANNELS
+        for start in range(cuda.threadIdx.x, total, LOADS * THREADS):
+            for u in range(LOADS):
                 channel, tap = divide_remainder(start + u * THREADS, taps)
                 values[u] = T(0)
                 if start + u * THREADS < total and first + channel < channels:
                     values[u] = T(load(w, (first + channel) * w_stride + tap * tap_stride))
-            for u in range(4):
+            for u in range(LOADS):
                 if start + u * THREADS < total:
                     channel, tap = divide_remainder(start + u * THREADS, taps)
                     if flip:
-                        tap = i32(taps.d) - 1 - tap
+                        tap = count - 1 - tap
                     g, v = divmod_unsigned(channel, V)
                     part, v = divmod_unsigned(v, PART)
                     filters[tap * CHANNELS + part * PLANE + g * PART + v] = values[u]
@@ -231,7 +236,7 @@ def channels_kernel(body, most_taps):
     CHANNELS, SHARED, NACC = ACROSS * V, most_taps * ACROSS * V, TH * TW * V
     LANES, ROW_BYTES = THREADS // ACROSS, S * ACROSS * V * (8 if body.dtype == "float64" else 4)
     STEP_S, STEP_Y, STEP_E = body.source_step, body.result_step, body.residual_step
-    load_filters = make_filters(body)
+    load_filters = make_filters(body, most_taps)
     Raw, length, add_window = make_window(body, True)
     columns_inside = make_columns_inside(columns, 1)
     source_d, source_h = make_source(body.stride_d, body.backward), make_source(body.stride_h, body.backward)

@@ -53,7 +53,7 @@ class Coordinates(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """What the kernels are compiled for; `vector` is 4 or 2; `low`: the image has few rows, 2: of which each has a stage."""
+    """What the kernels are compiled for; `vector` is 4 or 2; `low`: the image has few rows, 2: which are one copy, each in its stage."""
     dtype: str
     rows: Axis
     columns: Axis
@@ -105,8 +105,8 @@ class Rows:
 
     @property
     def source_bytes(self):
-        """Bytes of the source in a stage."""
-        return ceil_div(self.advance * self.row_bytes, 128) * 128
+        """Bytes of the source in a stage; those of one copy follow each other."""
+        return self.advance * self.row_bytes if self.low > 1 else ceil_div(self.advance * self.row_bytes, 128) * 128
 
     @property
     def gradient_bytes(self):
@@ -228,10 +228,10 @@ def rows_kernel(body, most_taps):
     EACH, WARM, NTAPS = TH * TW * V, M - 1, rows.taps * columns.taps
     NACC, SHARED, BYTES, KEEP = M * EACH, most_taps * CHANNELS, ADV * ROW, NTAPS * V <= KEPT
     NKEPT, STEP_Y, STEP_E, SKIPS = NTAPS * V if KEEP else 1, body.result_step, body.residual_step, body.skips
-    REFILLS = body.low < 2
+    ONE_COPY = body.low > 1
     LENGTH, fetch, unpack = _make_pixels(body, columns.used)
     VALUES = columns.groups * V
-    add_row, load_filters, load_taps = _make_add_row(body, False), make_filters(body), _make_load_taps(V)
+    add_row, load_filters, load_taps = _make_add_row(body, False), make_filters(body, most_taps), _make_load_taps(V)
     finish, load_biases = make_finish(body.epilogue, V, body.put_words, body.residual_words), make_biases(body.epilogue, V, False)
 
     @device_function
@@ -239,7 +239,7 @@ def rows_kernel(body, most_taps):
         acc, taps, at, stage, full, source, warp, more, (channel, column, row, n) = s
         raw, values = cuda.local.array(LENGTH, u32), cuda.local.array(VALUES, f32)
         fetch(raw, at + u32(u * ROW))
-        if REFILLS and u == ADV - 1:
+        if not ONE_COPY and u == ADV - 1:
             fence_async_shared()  # order these reads before TMA's writes: zeros of the padding arrive at once
             cuda.syncthreads()
             if warp == 0 and more:
@@ -276,10 +276,8 @@ def rows_kernel(body, most_taps):
     def conv_depthwise_rows(source_map, w, result, residual, bias, steps, parts, tiles_w, tiles_h, channels, all_taps, shift_h, shift_w,
                             source_height, height, width, result_stride, residual_stride, bias_stride, alpha, beta, w_stride, tap_stride):
         ring, filters = cuda.shared.array(0, u32), cuda.shared.array(SHARED, f32, alignment=16)
-        barriers = cuda.shared.array(STAGES, i64)
-        source = tensor_map_address(source_map)
+        barriers, source, tid = cuda.shared.array(STAGES, i64), tensor_map_address(source_map), cuda.threadIdx.x
         full, first_stage = shared_address(barriers, 0), (shared_address(ring, 0) + 127) & 0xFFFFFF80
-        tid = cuda.threadIdx.x
         warp = uniform(tid >> 5)
         rest, part = divide_remainder(cuda.blockIdx.x, parts)
         rest, tile_w = divide_remainder(rest, tiles_w)
@@ -299,7 +297,10 @@ def rows_kernel(body, most_taps):
             fence_mbarrier_init()
         launch_dependent_grids()  # what follows may begin, and wait, as soon as there is room
         wait_for_previous_grid()
-        if tid == 0:
+        if ONE_COPY and tid == 0:
+            mbarrier_arrive_expect(full, STAGES * BYTES)
+            tma_load_4d(first_stage, source, full, first, source_column, source_row, n)
+        elif tid == 0:
             for s in range(STAGES):
                 if s < end - begin:
                     mbarrier_arrive_expect(full + u32(8 * s), BYTES)
@@ -318,8 +319,7 @@ def rows_kernel(body, most_taps):
             load_biases(biases, bias, bias_stride, channel)
         for a in range(NACC):
             acc[a] = f32(0)
-        at_taps = shared_address(filters, group * V)
-        taps = cuda.local.array(NKEPT, f32)
+        at_taps, taps = shared_address(filters, group * V), cuda.local.array(NKEPT, f32)
         if KEEP:
             for t in range(NTAPS):
                 load_taps(taps, t * V, at_taps + u32(t * (4 * CHANNELS)))
@@ -330,11 +330,13 @@ def rows_kernel(body, most_taps):
         result_row = advance(result, n * result_stride.n + row * row_stride + (column * STEP_Y + channel))
         residual_row = advance(residual, n * residual_stride.n + row * row_stride_e + (column * STEP_E + channel))
         stage, phase, bottom = 0, u32(0), height if active else 0
+        if ONE_COPY:
+            mbarrier_wait(full, phase)
         for step in range(begin, end):
             move_on(acc)
-            bar, to = full + u32(8 * stage), first_stage + u32(stage * STAGE)
-            mbarrier_wait(bar, phase)
-            more = step + STAGES < end
+            bar, to, more = full + u32(8 * stage), first_stage + u32(stage * STAGE), step + STAGES < end
+            if not ONE_COPY:
+                mbarrier_wait(bar, phase)
             where = (first, source_column, source_row + (step - begin + STAGES) * ADV, n)
             if KEEP:
                 read_rows(0, (acc, taps, to + offset, to, bar, source, warp, more, where))

@@ -10,6 +10,7 @@ from ...host.launch import Argument, Launch
 from ...host.memo import remembered
 from ...host.tensormap import TensorMap
 from .._taps import make_axis, roles
+from .kernel import MOST_LOADS
 from .rows import KEPT, ImageRowStrides, Rows, rows_kernel, rows_sums_kernel
 
 COST = constants("conv/depthwise_rows")
@@ -245,6 +246,15 @@ def row_estimate(p, device, config):
     # a load of 16 bytes a thread takes four cycles a warp, of all four
     issue = max(COST.slower * (COST.warps / warps) ** 0.5 * step, COST.tap_cycles * shared) * waves
     cost = Cost(launch=COST.start) + contend(COST.power, memory=memory, issue=issue).slowed(tail=tail ** 0.5)
+    if height <= LOW:
+        batches = 0 if p.op == "conv_bwd_filter" else ceil_div(p.taps * body.channels, MOST_LOADS * body.threads)
+        several = parts * _splits(p, device, body)[1] if p.op == "conv_bwd_filter" else all_blocks
+        if p.op == "conv_bwd_filter":  # pixels past the end of a row are multiplied, too
+            past = tiles_w * body.strips * config.tw / p.out[2]
+            cost = cost.slowed(slower=(COST.many if p.taps > MANY_TAPS else COST.few) * past)
+        elif p.taps <= MANY_TAPS:
+            cost = cost.slowed(slower=COST.low)
+        cost += Cost(waits=COST.block * several / device.sms + COST.batch * batches)
     if p.op == "conv_bwd_filter":
         cost += Cost(reduction=COST.sum_launch + row_workspace(p, device, config) * 2 / device.bandwidth)
     return cost
@@ -265,7 +275,7 @@ def row_launch(p, device, config):
     parts, tiles_w, tiles_h, steps = _division(p, device, body)
     names = ("y", "x") if p.op == "conv_bwd_data" else ("x", "y")
     _, _, (_, source_height, _), _, strides, extents = roles(p)
-    source = _map(names[0], p, (1, body.advance, body.width, body.channels))
+    source = _map(names[0], p, (1, body.advance * (config.stages if body.low > 1 else 1), body.width, body.channels))
     arguments = (source, p.pointer("w"), p.pointer(names[1]), p.pointer("residual"), p.pointer("bias"), _int(steps),
                  *(Argument(Divisor, divisor(n)) for n in (parts, tiles_w, tiles_h)), _int(p.c), Argument(Divisor, divisor(p.taps)),
                  *(_int(n) for n in (shift_h, shift_w, source_height, extents[1], extents[2])),

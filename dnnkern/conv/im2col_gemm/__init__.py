@@ -23,6 +23,7 @@ Source: K. Chellapilla, S. Puri, P. Simard, High performance convolutional neura
 from dataclasses import dataclass, replace
 
 from ...dispatch import Algorithm, Note
+from ...engine.constants import constants
 from ...engine.cost import LAUNCH, memory_seconds
 from ...engine.embed import Place, fastest_seconds
 from ...engine.plan import alignment_at, collapsed, planned
@@ -32,6 +33,9 @@ from ...host.tensor import Tensor
 from .col2im import LIMIT, ColumnStrides, Sums, Target, Window
 from .plan import Pixels, Plan, addable, filter_matrix, moved, slices
 
+COST = constants("conv/im2col_gemm")
+
+FEW = 8                   # channels that fill no 16 bytes
 MOST_WORKSPACE = 1 << 30  # that columns take where a batch can be sliced
 MOST_COPIES = 32          # launches of im2col, one for each group, with channels last
 
@@ -100,8 +104,10 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """The sum of all launches' estimates."""
-    return _plan(problem, device, config).cost
+    """The sum of all launches' estimates; longer where rows of columns are those of a few channels."""
+    cost = _plan(problem, device, config).cost
+    few = config.last and problem.op == "conv_bwd_data" and problem.c_group < FEW
+    return cost.slowed(slower=COST.few) if few else cost
 
 
 def bound(problem, device):

@@ -58,6 +58,10 @@ COST, WGMMA = constants("conv/implicit_wgmma"), constants("engine/hopper")
 FURTHER_TILES = {Tile(192, 64): (2.0, 0.3, 0.36), Tile(192, 128): (3.2, 0.6, 0.49), Tile(256, 64): (2.6, 0.6, 0.46)}
 """Tiles only for convolutions, as in `TILES`; predicted from the bytes that pass through shared memory."""
 
+LONG = {Tile(128, 128): 0.370, Tile(128, 128, cluster=2): 0.370, Tile(128, 128, ping_pong=True): 0.368, Tile(128, 256): 0.675,
+        Tile(128, 256, cluster=2): 0.690, Tile(192, 128): 0.550, Tile(256, 128): 0.720, Tile(256, 128, cluster=2): 0.725}
+"""Microseconds of a step of such tiles where convolutions have many waves of them: VGG's and U-Net's layers on an H200."""
+
 NOWHERE = Axis(*(1,) * 3, 0, 1, 1, 0, 1, 0, 0, 0, 1, 1, 1, 0, False)  # a missing dimension
 GROUPS = {"conv_fwd": "outer", "conv_bwd_data": "inner"}              # the dimension of the filter along which groups follow each other
 
@@ -168,6 +172,7 @@ def estimate(problem, device, config):
     tiles = _tiles(parts, tile, problem.groups)[0] * tile.cluster
     alone = Tile(tile.bm, tile.bn) if tile.blocks > 1 and tiles <= device.sms else tile
     fixed, further, step = (FURTHER_TILES.get(alone) or TILES[alone])
+    step = LONG.get(alone, step)
     slots = device.sms * alone.blocks
     waves = waves_of(tiles, slots)
     step *= WGMMA.fp8 if problem.dtype in FP8 else 1.0  # the second stage of sums

@@ -178,7 +178,8 @@ def estimate(problem, device, config):
     work = overlap(work + Cost(waves=each * (COST.tile + staging) / device.clock_hz),
                    l2=tiles * staged / (COST.l2 * device.bandwidth), memory=p.bytes / (COST.rate * device.bandwidth))
     # few other warps run while one waits for many pixels
-    slower = (1 + config.tiles / COST.wait) * (COST.wait_one if blocks == 1 else 1.0)
+    few = max(1.0, COST.warps / (blocks * config.warps)) ** COST.power
+    slower = COST.slower * few * (1 + config.tiles / COST.wait) * (COST.wait_one if blocks == 1 else 1.0)
     return Cost(launch=COST.start, transform=_filter_bytes(p) * COST.filter) + work.slowed(slower=slower)
 
 

@@ -196,12 +196,12 @@ row("norm/columns", h200("h200-batch-norm.jsonl"),
     "share of memory's rate with accesses of 8, 4 bytes, of single elements for every two bytes, of the second pass, of the sums', above 1 "
     "as the L2 has a part; blocks of a multiprocessor that are enough; s between launches", ("between", "enough"),
     words_2=0.9, words_1=0.7, element=0.2, rate=1.22, sums_rate=1.36, enough=2, between=2e-6, blocks=8)
-row("norm/resident", GUESSED,
-    "s of a launch and its ends; share of memory's rate, reading and writing, and of rows of 64 and 32 bytes; times a multiprocessor's "
-    "share of it that one reaches, and that the L2 delivers; s of an exchange of sums, times as long between blocks; s of the launch that "
-    "clears counters",
-    start=3e-6, read=0.8, write=0.8, bytes_64=1.0, bytes_32=0.82, most=1.3, l2=0.6, exchange=1e-6, cluster=2.0,
-    counters=0.3e-6)
+row("norm/resident", h100("h100-weak-spots-conv.jsonl"),
+    "s of a launch and its ends; share of memory's rate, reading and writing, and of rows of 64 and 32 bytes; times as long for such to be "
+    "read again; times a multiprocessor's share of it that one reaches, and that the L2 delivers; s of an exchange of sums, times as long "
+    "between blocks, of each further one, of the first chunks; s of the launch that clears counters",
+    start=3e-6, read=0.8, write=0.8, bytes_64=1.0, bytes_32=0.88, again_64=1.2, again_32=1.6, most=1.3, l2=0.6, exchange=1e-6,
+    cluster=2.0, block=0.1e-6, chunk=0.5e-6, counters=0.3e-6)
 row("norm/planes", h200("h200-batch-norm.jsonl"),
     "bytes in flight that memory's rate takes; share of it with unaligned rows, of the second pass, of the sums'; threads that are "
     "enough; s between launches", ("between", "enough"),
@@ -346,11 +346,14 @@ row("transform/grid_naive", GUESSED,
 row("transform/grid_pixels", h200("h200-training.md"),
     "instructions of a thread, a tap of it, a channel, a tap of it with 16 bits and else; times as long as a copy; threads that are "
     "enough", ("enough", "blocks"),
-    thread=100, tap=15, channel=20, channel_tap_16=30, channel_tap=25, slower=1.2, enough=512, blocks=8)
+    thread=100, tap=15, channel=20, channel_tap_16=30, channel_tap=18, slower=1.2, enough=512, blocks=8)
 row("transform/grid_planes", h200("h200-training.md"),
     "instructions of a pixel moved, a channel of it, an output position, a tap of it, a channel of it, a tap of that; times as long as a "
-    "copy",
-    pixel=30, pixel_channel=18, output=60, tap=10, channel=10, channel_tap=10, slower=1.2)
+    "copy; exponent of waves that are not full (h100-weak-spots-conv.jsonl)", ("uneven",),
+    uneven=0.3, pixel=30, pixel_channel=18, output=60, tap=10, channel=10, channel_tap=10, slower=1.2)
+row("transform/grid_packed", h100("h100-weak-spots-conv.jsonl"),
+    "instructions of a position, of the place of a tap, of a load of 16 bytes, of a channel of it, of a result; times as long as a copy",
+    position=130, tap=13, load=10, channel=1.75, result=4, slower=1.0)
 row("transform/grid_gradient", h200("h200-training.md"),
     "instructions of an output position, of a load with channels last, of its address for a thread, of a load with channels first",
     output=700, load=6, address=20, load_first=22)

@@ -91,9 +91,10 @@ row("conv/depthwise_rows", h200("h200-conv-variants.json"),
     "s of a launch and its ends; share of the bandwidth: 36.5 us predicted of 3x3 on 64x144x56x56, 35.4 measured; times as long where "
     "blocks share sectors: 3x3 on 64x144x56x56, 144 bytes of channels a block; taps read again; instructions of an element of windows, of "
     "a step, of an output, of backward filter; times as long as counted with 16 warps; share of halos read again; exponent of the norm; s "
-    "of the sum's launch", ("start", "power", "sum_launch"),
-    start=5e-6, rate=0.85, sectors=1.18, taps_again=0.25, window=1.4, step=42, output=1.0, filter_output=1.4, slower=1.3, warps=16.0,
-    tap_cycles=16, halo=0.25, power=3, sum_launch=2.5e-6)
+    "of the sum's launch; of low images, s of a block that follows others, of filters that a thread has in flight together, times as long "
+    "with few taps, for gradients of filters with many taps and with few (h100-weak-spots-conv.jsonl)", ("start", "power", "sum_launch"),
+    block=0.4e-6, batch=0.75e-6, low=0.65, many=1.6, few=0.85, start=5e-6, rate=0.85, sectors=1.18, taps_again=0.25, window=1.4, step=42,
+    output=1.0, filter_output=1.4, slower=1.3, warps=16.0, tap_cycles=16, halo=0.25, power=3, sum_launch=2.5e-6)
 row("conv/bias_naive", GUESSED,
     "s of a launch and its ends; cycles of a load; threads of a multiprocessor",
     start=4e-6, load=300, resident=2048)
@@ -115,8 +116,10 @@ row("conv/small_c_filter", h200("h200-conv.md"),
 row("conv/small_c_data", h200("h200-conv.md"),
     "s of a launch and its ends; cycles of a fragment of dy, of w, of a product of a warp; warps that issue alone; cycles of a tile; "
     "bytes a clock that staging copies, times without copies, times of one block; the L2's rate over the memory's; times as long for 16 "
-    "pixels, with one block; share of the memory's rate; s of a byte of the filter", ("start",),
-    start=4e-6, pixels=4, filters=2, product=7, alone=1.5, tile=1000, staging=48, loads=8, one_block=2, l2=1.4, wait=16, wait_one=1.3,
+    "pixels, with one block; share of the memory's rate; s of a byte of the filter; times as long as counted; warps that hide what "
+    "one waits for, and exponent of fewer (h100-weak-spots-conv.jsonl)",
+    ("start", "warps", "power"), slower=1.3, warps=16, power=0.4,
+    start=4e-6, pixels=4, filters=2, product=7, alone=1.5, tile=1000, staging=48, loads=8, one_block=2, l2=2.0, wait=16, wait_one=1.3,
     rate=0.85, filter=2e-10)
 row("conv/grouped", h200("h200-conv-fwd-grouped-float16.jsonl"),
     "s of a launch and its ends; cycles of a product (half of wgmma's rate); bytes of a fragment and of taps; bytes a clock of the L1; "
@@ -140,10 +143,10 @@ row("conv/halo", h200("h200-conv-layers.jsonl"),
     start=2e-6, planes=0.72, piece=40, function=0.4, product=36, results=40, line=75, box=25, waiting=100, late=1130, late_bytes=55,
     one_stage=1.25, consumer=0.015, block=4000, filters=48, exposed=0.05)
 row("conv/implicit_gemm", h100("h100-regrets.jsonl"),
-    "times as long as a product, for the gathering; least share of k that counts; times as long by mma.sync for gradients by filters "
-    "(h100-regrets.jsonl)",
+    "times as long as a product, for the gathering; least share of k that counts; times as long by mma.sync for gradients by filters, by "
+    "images of fewer than 8 channels",
     ("gather", "least_share"),
-    gather=1.1, least_share=0.1, filter_mma=1.6)
+    gather=1.1, least_share=0.1, filter_mma=1.6, few_mma=1.2)
 row("conv/implicit_wgmma", h200("h200-conv-fwd-unet-float16.jsonl"),
     "bytes of pixels that a multiprocessor gets in a microsecond, how much longer with depth, and with rows that are partly zeros: layers "
     "of 64 and 32 channels (h200-conv-fwd-conv3d-float16.jsonl)",
@@ -155,6 +158,12 @@ row("conv/filter_wgmma", h200("h200-conv.md"),
     "as long with filters of several planes, 64 of them a tile (h200-conv-bwd-filter-conv3d-float16.jsonl, h100-regrets.jsonl)",
     ("narrow", "start", "stage", "box", "function"),
     planes=1.74, l2=24.5, narrow=0.1, start=3e-6, stage=200, box=440, function=15)
+row("conv/stream_k", h100("h100-weak-spots-conv.jsonl"),
+    "times as long where tiles have a head of their own: 32x512x28x28 by 128x256",
+    heads=1.12)
+row("conv/channels_last", h100("h100-weak-spots-conv.jsonl"),
+    "s of an element of a filter's gradient whose channels are apart: 512x512x3x3 (the rest is as counted)", ("apart",),
+    apart=1.2e-11)
 row("conv/slabs", h200("h200-conv.md"),
     "s of a launch and its ends; times as long with one warpgroup; times as long as counted with 64 channels and filters, and more for "
     "each time that there are twice as many; share of bytes of sums", ("start",),
@@ -162,10 +171,10 @@ row("conv/slabs", h200("h200-conv.md"),
 row("conv/pointwise", GUESSED,
     "s of the sum's launch",
     sum_launch=2e-6)
-row("conv/pixel_columns", GUESSED,
+row("conv/pixel_columns", h100("h100-weak-spots-conv.jsonl"),
     "s of a launch and its ends, of a further tile; bytes a second that arrive in a multiprocessor; s of a product of a row and a column, "
-    "of a step besides",
-    start=2.6e-6, further=1.2e-6, arrives=105e9, product=1.9e-11, step=2e-8)
+    "of a step besides; times a step and a further tile in clusters",
+    start=2.6e-6, further=1.2e-6, arrives=105e9, product=1.9e-11, step=2e-8, shared=0.98, together=1.5)
 row("conv/merged_groups", GUESSED,
     "s of the launch that spreads the filters", ("spread",),
     spread=2.5e-6)
@@ -183,6 +192,9 @@ row("conv/fft", GUESSED,
 row("conv/col2im", GUESSED,
     "instructions of a thread, an element of it, a row of taps, a tap, at a stride",
     thread=110, element=6, row=40, tap=10, strided=10)
+row("conv/im2col_gemm", h100("h100-weak-spots-conv.jsonl"),
+    "times as long for backward data of fewer than 8 channels, with channels last: 4x3x512x512, 32x3x224x224",
+    few=1.7)
 
 
 # ---- attention

@@ -12,21 +12,20 @@ from ...device.index import ceil_div
 from ...dispatch import Algorithm
 from ...engine.constants import constants
 from ...engine.cost import Cost
-from ...engine.moves import fill_launches
 from ...host.launch import Argument, Launch
-from ...host.tensor import Tensor
 from ...host.tensormap import TensorMap
 from .._channel_problem import gradient_source
 from .._channel_view import View, view_of
-from .kernel import CHUNK, Backward, Forward, Tile, backward_kernel, forward_kernel
+from .kernel import CHUNK, CLEARING, Backward, Forward, Tile, backward_kernel, clear_kernel, forward_kernel
 
 COST = constants("norm/resident")
 
 WIDTHS, GROUPS, THREADS = (128, 64, 32), (1, 2, 4, 8), 512
 RESERVED = 4096   # bytes of shared memory for barriers and statistics, beside 3 numbers of a channel for each warp and block
 MOST = 4          # configurations
-PER_SM = 2        # blocks on a multiprocessor, which the registers allow
+PER_SM = {1: 2, 2: 1}  # by arrays: blocks on a multiprocessor, which the registers allow
 LINE = 256
+LEAST_LINE = 64   # bytes that the L2 reads at least: more would be other groups', which read them again
 
 
 def _names(problem):
@@ -105,19 +104,20 @@ def estimate(problem, device, config):
     """Bytes, again from the L2 what is not kept; waves of clusters."""
     p, view, tile = problem, view_of(problem), config
     strips = _strips(p, tile)
-    each = max(1, min(PER_SM, (device.shared_per_sm - 1024) // (tile.shared + RESERVED)))
+    each = max(1, min(PER_SM[tile.arrays], (device.shared_per_sm - 1024) // (tile.shared + RESERVED)))
     waves = 1 if tile.apart else ceil_div(strips, device.clusters(tile.group, each))
     share = ceil_div(view.values, tile.group) * tile.width  # bytes of a block and array
     chunks = ceil_div(share, CHUNK)
     again = max(0, chunks - tile.slots) / chunks
     rate = device.bandwidth / device.sms  # of a multiprocessor
-    narrow = COST.bytes_32 if tile.width == 32 else COST.bytes_64 if tile.width == 64 else 1.0
+    narrow, again_narrow = {32: (COST.bytes_32, COST.again_32), 64: (COST.bytes_64, COST.again_64)}.get(tile.width, (1.0, 1.0))
     full = max(1.0, waves * share * device.sms / (COST.most * p.x.nbytes * each))  # where few blocks share the memory
     read, write = p.x.nbytes * tile.arrays / COST.read, p.x.nbytes / COST.write
-    more = waves * again * share * tile.arrays / (COST.l2 * rate)
-    exchange = waves * COST.exchange * (1 if tile.group == 1 else COST.cluster)
+    more = waves * again * share * tile.arrays * again_narrow / (COST.l2 * rate)
+    exchange = COST.exchange * (1 if tile.group == 1 else COST.cluster) + COST.block * (tile.group - 1)
+    waits = waves * (exchange + COST.chunk * min(chunks, 2))
     memory = full * (read + write) / (narrow * device.bandwidth)
-    return Cost(launch=COST.start + tile.apart * COST.counters, memory=memory, l2=more, waits=exchange)
+    return Cost(launch=COST.start + tile.apart * COST.counters, memory=memory, l2=more, waits=waits)
 
 
 def _map(problem, view, tile, name):
@@ -125,7 +125,7 @@ def _map(problem, view, tile, name):
     _, _, value = view.whole[name]
     step = value if view.values > 1 else 16 // problem.x.itemsize
     return Argument("tensormap", name, spec=TensorMap(problem.dtype, (view.values, view.channels), (step, 1),
-                                                      (tile.rows // tile.boxes, tile.span)))
+                                                      (tile.rows // tile.boxes, tile.span), l2_promotion=max(tile.width, LEAST_LINE)))
 
 
 def _ints(*values):
@@ -161,10 +161,10 @@ def build(problem, device, config):
     strips, counters, what = _strips(p, tile), _counters(p, tile), "workspace" if tile.apart else "mean"
     arguments += Argument("float32*", what, offset=counters * tile.apart), Argument("uint32*", what)
     launches = ()
-    if tile.apart:  # the bits of 0.0 are those of the integer 0
-        launches = fill_launches(Tensor.packed((strips,), "float32"), 0.0, device, ("workspace", 0))
+    if tile.apart:
+        launches = (Launch(clear_kernel(), (1, 1, 1), (CLEARING, 1, 1), (Argument("uint32*", what), *_ints(strips)), dependent=True),)
     return (*launches, Launch(kernel, (strips * tile.group, 1, 1), (tile.threads, 1, 1), arguments, shared=tile.shared,
-                              cluster=(tile.cluster, 1, 1), cooperative=bool(tile.apart), dependent=not tile.apart))
+                              cluster=(tile.cluster, 1, 1), cooperative=bool(tile.apart), dependent=True))
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="resident", supports=supports, workspace=workspace, estimate=estimate, build=build,

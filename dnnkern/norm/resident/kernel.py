@@ -12,6 +12,7 @@ import functools
 from dataclasses import dataclass
 
 from ...device import cuda, device_function, f32, i64, jit, u32
+from ...device.block import add as plus
 from ...device.cluster import cluster_arrive_relaxed, cluster_sync, cluster_wait, remote_address, store_remote_f32
 from ...device.convert import element
 from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
@@ -20,14 +21,15 @@ from ...device.grid import announce, await_blocks
 from ...device.groups import make_reader, make_writer
 from ...device.index import ceil_div
 from ...device.mbarrier import fence_async_shared, fence_mbarrier_init, mbarrier_arrive_expect, mbarrier_init, mbarrier_wait
-from ...device.tma import prefetch_tensor_map, tensor_map_address, tma_load_2d
+from ...device.tma import EVICT_FIRST, EVICT_NORMAL, make_tma_load, prefetch_tensor_map, tensor_map_address
 from ...device.vec import advance, load_shared_4u32, shared_address
-from ...device.warp import shuffle_xor
+from ...device.warp import make_reduce, shuffle_xor
 from ...host.dtypes import ITEMSIZE
-from .._moments import make_inverses, make_merge
+from .._moments import make_inverses, make_merge, make_pool
 
 CHUNK = 16384  # bytes of an array in a slot
 FLIGHT = 80 * 1024  # bytes that are to be in flight
+CLEARING = 128  # threads that clear counters
 
 
 @dataclass(frozen=True)
@@ -117,27 +119,30 @@ class Backward:
 
 def _make_ring(tile):
     """Device functions ``begin(maps, ring, bars, first, start, chunks)``; ``await_chunk(bars, chunk)``, its slot; ``refill(maps, ring,
-    bars, first, start, chunk, more)``: when all threads have read a chunk, its slot gets chunk `more`, which may be none of the ring's.
+    bars, first, start, chunk, more, chunks)``: when all threads have read a chunk, its slot gets chunk `more`, which may be none of the
+    ring's; with `chunks` as 0 nothing is read again. The L2 keeps what is, rather than what is not.
 
     The first chunks have slots of their own, the others share the last slots: by turns, so that of two that follow each other in a slot one
     has an odd number there, in both directions.
     """
     SLOTS, ARRAYS, ROWS, BOXES, BOX = tile.slots, tile.arrays, tile.rows, tile.boxes, CHUNK // tile.boxes
     BOX_ROWS, BYTES, SLOT = tile.rows // tile.boxes, tile.arrays * CHUNK, tile.arrays * CHUNK
-    TURNS, KEPT = tile.turns, tile.kept
+    TURNS, KEPT, copy = tile.turns, tile.kept, make_tma_load(2, hint=True)
 
     @device_function
     def slot_of(chunk):
         return chunk if chunk < KEPT else KEPT + (chunk - KEPT) % TURNS
 
     @device_function
-    def load(maps, ring, bars, first, start, chunk):
-        slot = slot_of(chunk)
+    def load(maps, ring, bars, first, start, chunk, chunks):
+        slot, policy = slot_of(chunk), EVICT_FIRST
+        if KEPT <= chunk and chunk + TURNS < chunks:
+            policy = EVICT_NORMAL
         bar = bars + u32(8 * slot)
         mbarrier_arrive_expect(bar, BYTES)
         for a in range(ARRAYS):
             for box in range(BOXES):
-                tma_load_2d(ring + u32(slot * SLOT + a * CHUNK + box * BOX), maps[a], bar, first, start + chunk * ROWS + box * BOX_ROWS)
+                copy(ring + u32(slot * SLOT + a * CHUNK + box * BOX), maps[a], bar, first, start + chunk * ROWS + box * BOX_ROWS, policy)
 
     @device_function
     def begin(maps, ring, bars, first, start, chunks):
@@ -151,16 +156,16 @@ def _make_ring(tile):
         if cuda.threadIdx.x == 0:
             for s in range(SLOTS):
                 if s < chunks:
-                    load(maps, ring, bars, first, start, s)
+                    load(maps, ring, bars, first, start, s, chunks)
         cuda.syncthreads()
 
     @device_function
-    def refill(maps, ring, bars, first, start, chunk, more):
+    def refill(maps, ring, bars, first, start, chunk, more, chunks):
         if chunk >= KEPT and more >= KEPT:
             fence_async_shared()  # order these reads before TMA's writes
             cuda.syncthreads()
             if cuda.threadIdx.x == 0:
-                load(maps, ring, bars, first, start, more)
+                load(maps, ring, bars, first, start, more, chunks)
 
     @device_function
     def await_chunk(bars, chunk):
@@ -170,13 +175,13 @@ def _make_ring(tile):
     return begin, refill, await_chunk
 
 
-def _make_exchange(tile, combine):
+def _make_exchange(tile, combine, pool):
     """Device functions ``exchange(a, b, n, sums, parts, far, came, strip, rank, tx)``: all threads' numbers of their channels, as those of
     a block, to all blocks of the group, and ``total(parts, far, strip, channel)``: the group's, in the order of its blocks; ``combine`` as
-    in `_moments`. `sums` are 3 numbers a channel and warp, `parts`, or `far` in global memory, a channel and block; `came` counts blocks
-    that have brought theirs, for each strip of channels."""
+    in `_moments`, ``pool(a, b, n)`` of as many lanes as there are warps. `sums` are 3 numbers a channel and warp, `parts`, or `far` in
+    global memory, a channel and block; `came` counts blocks that have brought theirs, for each strip of channels."""
     ACROSS, E, WARPS, SPAN, GROUP, APART = tile.across, tile.vector, tile.threads // 32, tile.span, tile.group, tile.apart > 0
-    STEPS, CLUSTER = (32 // tile.across).bit_length() - 1, tile.cluster > 1
+    STEPS, CLUSTER, CHANNELS = (32 // tile.across).bit_length() - 1, tile.cluster > 1, tile.threads // (tile.threads // 32)
 
     @device_function
     def exchange(a, b, n, sums, parts, far, came, strip, rank, tx):
@@ -189,33 +194,29 @@ def _make_exchange(tile, combine):
                 a[e], b[e], count = combine(a[e], b[e], count, shuffle_xor(a[e], other), shuffle_xor(b[e], other),
                                             shuffle_xor(count, other))
             if lane < ACROSS:
-                at = 3 * (warp * SPAN + tx * E + e)
+                at = 3 * ((tx * E + e) * WARPS + warp)
                 sums[at] = a[e]
                 sums[at + 1] = b[e]
                 sums[at + 2] = count
         cuda.syncthreads()
         if CLUSTER:
             cluster_wait()  # all blocks have begun
-        if thread < SPAN:
-            at = 3 * thread
-            p, q, m = sums[at], sums[at + 1], sums[at + 2]
-            for w in range(1, WARPS):
-                at = 3 * (w * SPAN + thread)
-                p, q, m = combine(p, q, m, sums[at], sums[at + 1], sums[at + 2])
-            if CLUSTER:
-                to = shared_address(parts, 3 * (rank * SPAN + thread))
-                for block in range(GROUP):
-                    other = remote_address(to, u32(block))
-                    store_remote_f32(other, p)
-                    store_remote_f32(other + u32(4), q)
-                    store_remote_f32(other + u32(8), m)
-            elif APART:
-                at = 3 * ((strip * GROUP + rank) * SPAN + thread)
+        share = thread & (WARPS - 1)  # of a channel that so many lanes have together
+        for channel in range(thread // WARPS, SPAN, CHANNELS):
+            at = 3 * (channel * WARPS + share)
+            p, q, m = pool(sums[at], sums[at + 1], sums[at + 2])
+            if CLUSTER and share < GROUP:  # to a block each
+                other = remote_address(shared_address(parts, 3 * (rank * SPAN + channel)), u32(share))
+                store_remote_f32(other, p)
+                store_remote_f32(other + u32(4), q)
+                store_remote_f32(other + u32(8), m)
+            elif APART and share == 0:
+                at = 3 * ((strip * GROUP + rank) * SPAN + channel)
                 far[at] = p
                 far[at + 1] = q
                 far[at + 2] = m
-            else:
-                at = 3 * thread
+            elif GROUP == 1 and share == 0:
+                at = 3 * channel
                 parts[at], parts[at + 1], parts[at + 2] = p, q, m
         if CLUSTER:
             cluster_sync()
@@ -239,6 +240,18 @@ def _make_exchange(tile, combine):
 
 
 @functools.cache
+def clear_kernel():
+    """Counters of blocks at 0; the launch that counts with them sets up its barriers meanwhile."""
+    @jit(launch_bounds=(CLEARING, 1))
+    def channel_norm_resident_clear(came, strips):
+        launch_dependent_grids()
+        wait_for_previous_grid()
+        for strip in range(cuda.threadIdx.x, strips, CLEARING):
+            came[strip] = 0
+    return channel_norm_resident_clear
+
+
+@functools.cache
 def forward_kernel(config):
     """y, mean and rstd, and the running statistics."""
     tile = config.tile
@@ -250,7 +263,7 @@ def forward_kernel(config):
     put, act = make_writer(tile.dtype, E, 4), activation_function(config.activation, "float32")
     merge, (inverse, inverse_root) = make_merge(f32), make_inverses(f32)
     begin, refill, await_chunk = _make_ring(tile)
-    exchange, total = _make_exchange(tile, merge)
+    exchange, total = _make_exchange(tile, merge, make_pool(f32, THREADS // 32))
     SCALED, SHIFTED = config.gamma != "", config.beta != ""
     load_gamma, load_beta = element(config.gamma or tile.dtype).load, element(config.beta or tile.dtype).load
     mean_dtype, var_dtype, next_mean_dtype, next_var_dtype = config.running
@@ -279,6 +292,17 @@ def forward_kernel(config):
         begin(maps, ring, bars, channel, start, chunks)
         if CLUSTER > 1:
             cluster_arrive_relaxed()
+        own_mean, own_var, weight, shift = f32(0), f32(0), f32(1), f32(0)
+        if thread < SPAN:  # what is wanted later is on its way meanwhile
+            at = channel + thread
+            if RUNNING_MEAN and rank == 0:
+                own_mean = f32(load_mean(running_mean, at * running_mean_step))
+            if RUNNING_VAR and rank == 0:
+                own_var = f32(load_var(running_var, at * running_var_step))
+            if SCALED:
+                weight = f32(load_gamma(gamma, at * gamma_step))
+            if SHIFTED:
+                shift = f32(load_beta(beta, at * beta_step))
         # sums of distances to the thread's first value: one of the values itself costs no digits
         n = f32(0)
         for e in range(E):
@@ -299,7 +323,7 @@ def forward_kernel(config):
                         d = values[e] - first[e]
                         a[e] += d
                         b[e] += d * d
-            refill(maps, ring, bars, channel, start, chunk, chunk + TURNS if chunk + TURNS < chunks else -1)
+            refill(maps, ring, bars, channel, start, chunk, chunk + TURNS if chunk + TURNS < chunks else -1, chunks)
         part = inverse(n) if n > f32(0) else f32(0)
         for e in range(E):
             d = a[e] * part
@@ -310,23 +334,17 @@ def forward_kernel(config):
             p, q, m = total(parts, far, strip, thread)
             at = channel + thread
             r = inverse_root(q * inverse(m) + eps)
+            table[thread] = p
+            table[thread + SPAN] = r * weight
+            table[thread + 2 * SPAN] = shift
             if rank == 0:
                 mean[at * mean_step] = p
                 rstd[at * rstd_step] = r
                 if RUNNING_MEAN:
-                    old = load_mean(running_mean, at * running_mean_step)
-                    store_mean(next_mean, at * next_mean_step, (f32(1) - momentum) * old + momentum * p)
+                    store_mean(next_mean, at * next_mean_step, (f32(1) - momentum) * own_mean + momentum * p)
                 if RUNNING_VAR:
-                    old, var = load_var(running_var, at * running_var_step), q * inverse(m - f32(1)) if m > f32(1) else f32(0)
-                    store_var(next_var, at * next_var_step, (f32(1) - momentum) * old + momentum * var)
-            shift = f32(0)
-            if SCALED:
-                r = r * load_gamma(gamma, at * gamma_step)
-            if SHIFTED:
-                shift = f32(load_beta(beta, at * beta_step))
-            table[thread] = p
-            table[thread + SPAN] = r
-            table[thread + 2 * SPAN] = shift
+                    var = q * inverse(m - f32(1)) if m > f32(1) else f32(0)
+                    store_var(next_var, at * next_var_step, (f32(1) - momentum) * own_var + momentum * var)
         cuda.syncthreads()
         for e in range(E):
             first[e], a[e], b[e] = table[tx * E + e], table[tx * E + e + SPAN], table[tx * E + e + 2 * SPAN]
@@ -345,7 +363,7 @@ def forward_kernel(config):
                         values[e] = act((values[e] - first[e]) * a[e] + b[e])
                     put(to, 0, values, 0)
                 to = advance(to, HEIGHT * y_step)
-            refill(maps, ring, bars, channel, start, chunk, chunk - TURNS)
+            refill(maps, ring, bars, channel, start, chunk, chunk - TURNS, 0)
     return channel_norm_resident
 
 
@@ -364,7 +382,12 @@ def backward_kernel(config):
     @device_function
     def add(a, b, n, a2, b2, n2):
         return a + a2, b + b2, n
-    exchange, total = _make_exchange(tile, add)
+    whole = make_reduce(plus, THREADS // 32)
+
+    @device_function
+    def pool(a, b, n):
+        return whole(a), whole(b), n
+    exchange, total = _make_exchange(tile, add, pool)
     SCALED, load_gamma = config.gamma != "", element(config.gamma or tile.dtype).load
     store_gamma, store_beta = (element(dtype).store for dtype in config.weights)
     SUMS, PARTS, TABLE = 3 * SPAN * THREADS // 32, 3 * SPAN * tile.cluster, 4 * SPAN
@@ -396,6 +419,12 @@ def backward_kernel(config):
         begin(maps, ring, bars, channel, start, chunks)
         if CLUSTER > 1:
             cluster_arrive_relaxed()
+        center, spread, weight = f32(0), f32(0), f32(1)
+        if thread < SPAN:  # what is wanted later is on its way meanwhile
+            at = channel + thread
+            center, spread = mean[at * mean_step], rstd[at * rstd_step]
+            if SCALED:
+                weight = f32(load_gamma(gamma, at * gamma_step))
         for e in range(E):
             a[e], b[e], means[e] = f32(0), f32(0), mean[(channel + tx * E + e) * mean_step]
         for chunk in range(chunks):
@@ -408,23 +437,20 @@ def backward_kernel(config):
                     for e in range(E):
                         a[e] += dz[e]
                         b[e] += dz[e] * (values[e] - means[e])
-            refill(maps, ring, bars, channel, start, chunk, chunk + TURNS if chunk + TURNS < chunks else -1)
+            refill(maps, ring, bars, channel, start, chunk, chunk + TURNS if chunk + TURNS < chunks else -1, chunks)
         exchange(a, b, f32(0), sums, parts, far, came, strip, rank, tx)
         if thread < SPAN:
             p, q, _ = total(parts, far, strip, thread)
             at = channel + thread
-            r, weight = rstd[at * rstd_step], f32(1)
-            q = q * r
+            q = q * spread
+            # dx = outer * dz + inner * (x - mean) + shift
+            table[thread] = center
+            table[thread + SPAN] = spread * weight
+            table[thread + 2 * SPAN] = f32(-spread) * (spread * (q * weight * portion))
+            table[thread + 3 * SPAN] = f32(-spread) * (p * weight * portion)
             if rank == 0:
                 store_beta(dbeta, at * dbeta_step, p)
                 store_gamma(dgamma, at * dgamma_step, q)
-            if SCALED:
-                weight = f32(load_gamma(gamma, at * gamma_step))
-            # dx = outer * dz + inner * (x - mean) + shift
-            table[thread] = mean[at * mean_step]
-            table[thread + SPAN] = r * weight
-            table[thread + 2 * SPAN] = f32(-r) * (r * (q * weight * portion))
-            table[thread + 3 * SPAN] = f32(-r) * (p * weight * portion)
         cuda.syncthreads()
         for e in range(E):
             at = tx * E + e
@@ -442,5 +468,5 @@ def backward_kernel(config):
                         values[e] = dz[e] * outer[e] + ((values[e] - means[e]) * a[e] + b[e])
                     put(to, 0, values, 0)
                 to = advance(to, HEIGHT * dx_step)
-            refill(maps, ring, bars, channel, start, chunk, chunk - TURNS)
+            refill(maps, ring, bars, channel, start, chunk, chunk - TURNS, 0)
     return channel_norm_resident_gradient

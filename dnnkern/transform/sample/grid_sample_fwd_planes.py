@@ -107,7 +107,7 @@ def estimate(problem, device, config):
     work = p.x.shape[0] * groups * (config.parts * math.prod(p.image) * (COST.pixel + COST.pixel_channel * channels)
                                     + _positions(p) * (COST.output + COST.tap * taps + channels * (COST.channel + COST.channel_tap * taps)))
     moved = memory_seconds(p.bytes + (groups - 1) * p.grid.nbytes + (config.parts - 1) * p.x.nbytes, device)
-    return LAUNCH + overlap(memory=COST.slower * moved, issue=issue_seconds(work, 1, device)).slowed(tail=rounds)
+    return LAUNCH + overlap(memory=COST.slower * moved, issue=issue_seconds(work, 1, device)).slowed(tail=rounds ** COST.uneven)
 
 
 @functools.cache
