@@ -44,7 +44,7 @@ def make_fragments(config) -> Fragments:
     both, apart = of_dtype.pack, of_dtype.unpack
 
     @device_function
-    def place(thread):
+    def position(thread):
         """Where the lane's row of the first four matrices is: 128 bytes a key, swizzled. The next four are 16 keys further."""
         key, half = (thread.lane >> 4) * 8 + (thread.lane & 7), thread.lane >> 3 & 1
         return u32(key * ROW + (((2 * thread.warp + half) ^ (key & 7)) << 4))
@@ -52,7 +52,7 @@ def make_fragments(config) -> Fragments:
     @device_function
     def store_tile(x, first, factor, to, thread):
         """x[first:first + SCORES] times a factor, rounded."""
-        own = to + place(thread)
+        own = to + position(thread)
         for i in range(HEIGHT // 16):
             k = first + 8 * i
             stmatrix_x4_trans(own, both(x[k] * factor, x[k + 1] * factor), both(x[k + 2] * factor, x[k + 3] * factor),
@@ -69,7 +69,7 @@ def make_fragments(config) -> Fragments:
     @device_function
     def store_parts(x, to, rest, thread):
         """x rounded, and what it lost by that."""
-        own, own_rest = to + place(thread), rest + place(thread)
+        own, own_rest = to + position(thread), rest + position(thread)
         for i in range(HEIGHT // 16):
             k = 8 * i
             a, of_a = parts(x[k], x[k + 1])
@@ -84,7 +84,7 @@ def make_fragments(config) -> Fragments:
     def dscores(dp, delta, p_at, rest_at, thread):
         """dp becomes ds, but for the scale: p (dp - delta)."""
         words, others = cuda.local.array(4, u32), cuda.local.array(4, u32)
-        own, own_rest = p_at + place(thread), rest_at + place(thread)
+        own, own_rest = p_at + position(thread), rest_at + position(thread)
         for i in range(HEIGHT // 16):
             ldmatrix_x4_trans(words, 0, own)
             ldmatrix_x4_trans(others, 0, own_rest)
