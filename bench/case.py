@@ -110,7 +110,8 @@ class CaseBench:
             for p in right.values():
                 if p.less is not None and timed:
                     times[p.contender.name] = times[p.contender.name].less(times.pop(p.less.name).median)
-            fastest = min((name for name in right if name in times), key=lambda name: times[name].median, default=None)
+            equals = [name for name, p in right.items() if p.is_exact]
+            fastest = min((name for name in equals if name in times), key=lambda name: times[name].median, default=None)
             more = {}
             if timed and host:
                 more = self._host_times(operands, good, times, host == "all", args.window)
@@ -122,7 +123,7 @@ class CaseBench:
             if timed:
                 self._check_again(good, right, peers, times, operands)
             marks = self._peers_marks(peers)
-            best_peer = min((times[name].median for name in right if name in times), default=None)
+            best_peer = min((times[name].median for name in equals if name in times), default=None)
             found = [self._row(t, times.get(t), best_peer, more.get(t.algorithm.name, {}), watch, marks) for t in trials]
             found.sort(key=lambda r: (r["status"] != "ok", r["time_us"] or 0.0))
             return found + [self._peer_row(name, times.get(name), error, more.get(name, {}), watch) for name, (_, error) in peers.items()]
@@ -145,7 +146,7 @@ class CaseBench:
     def _peers_marks(self, peers):
         """What is to be said of a ratio to these peers."""
         wrong = [f"{name} {'wrong' if error.startswith('WRONG') else 'failed'}" for name, (_, error) in peers.items() if error]
-        return wrong + ["no peer"] * (bool(self.peers) and not any(error is None for _, error in peers.values()))
+        return wrong + ["no peer"] * (bool(self.peers) and not any(error is None and p.is_exact for p, error in peers.values()))
 
     def _check_again(self, good, right, peers, times, operands):
         """What has been timed still computes the same; else its time counts for nothing."""

@@ -128,6 +128,16 @@ def test_a_peer_that_is_wrong_or_fails_is_said_of_the_ratio(simulated):
     assert next(r for r in rows if r["algo"] == "naive")["marks"] == ["a failed", "b wrong", "no peer"]
 
 
+def test_a_peer_that_rounds_more_stands_beside(simulated):
+    def rounded(case, operands, clock):
+        from bench.peers import Peer
+        return Peer(timing.Contender("rounded", lambda k: None), lambda: None, results=(), is_exact=False)
+    bench = bench_of()
+    bench.peers = [types.SimpleNamespace(NAME="rounded", make=rounded)]
+    ours, peer = bench.rows(options("matmul", "--algo", "naive"), host=None)
+    assert ours["ratio"] is None and ours["marks"] == ["no peer"] and peer["status"] == "ok" and peer["time_us"] > 0
+
+
 def test_configurations_are_drawn_that_the_estimates_would_not_try(simulated):
     bench = bench_of("64x64x64")
     few = {bench._key(t.algorithm) for t in bench.trials(options("matmul", "--configs", "1", "--random", "0"))}

@@ -23,10 +23,13 @@ class Peer:
         Which outputs it writes, where not all.
     less : Contender or None
         A part of what it does that ours do not, which the library cannot leave out; its time, of the same run, is taken off.
+    is_exact : bool
+        Whether it computes as exactly as was asked of ours; else its time stands beside, and no ratio is to it.
     """
 
-    def __init__(self, contender, write, tolerance=None, results=None, less=None):
+    def __init__(self, contender, write, tolerance=None, results=None, less=None, is_exact=True):
         self.contender, self.write, self.tolerance, self.results, self.less = contender, write, tolerance, results, less
+        self.is_exact = is_exact
 
 
 def peers_of(op) -> tuple:
