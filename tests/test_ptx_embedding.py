@@ -23,11 +23,12 @@ def kernels(op, words, algo, arch="sm_90a"):
             for launch in algorithm.build(problem, target, algorithm.configured(problem, target).config)}
 
 
-@pytest.mark.parametrize("words", ["50257x768 bf16 16x1024", "32000x4096 f32 4096 --indices int32", "1000x64 f64 512"])
-def test_rows_are_copied_in_16_bytes(words):
-    """Four loads and four stores of a thread; the indices are short ones."""
+@pytest.mark.parametrize("words, flight", [("50257x768 bf16 16x1024", 2), ("32000x4096 f32 4096 --indices int32", 2),
+                                           ("1000x64 f64 512", 1)])
+def test_rows_are_copied_in_16_bytes(words, flight):
+    """As many loads and stores of a thread as its configuration says; the indices are short ones."""
     code = kernels("embedding_fwd", words, "rows")["embedding_fwd_rows"]
-    assert accesses(code, "LDG")[128] == accesses(code, "STG")[128] == 4
+    assert accesses(code, "LDG")[128] == accesses(code, "STG")[128] == flight
     assert not code.divisions and not code.doubles and code.registers <= 40
 
 

@@ -208,7 +208,7 @@ def test_tables_are_of_the_rows():
     softmax = next(line for line in table if line.startswith("| softmax |")).split(" | ")
     latest, device = {}, table[0].removesuffix(":")
     clean = [r for r in rows if r.get("is_peer") is False and not str(r["machine"]["commit"]).endswith("+")]
-    of_sets = [r for r in clean if "set" in r]  # the record
+    of_sets = [r for r in clean if r.get("set")]  # the record
     if {site_tables.measured.family(r["op"]) for r in of_sets} == set(site_tables.measured.FAMILIES):
         clean = of_sets
     of_ours = [r for r in clean if r["op"].startswith("softmax_") and r["chosen"] and r["status"] == "ok"

@@ -6,7 +6,7 @@ columns of a gradient, swizzled as TMA does it.
 import functools
 from typing import Callable, NamedTuple
 
-from ....device import cuda, device_function, u16, u32
+from ....device import cuda, device_function, f32, u16, u32
 from ....device.barrier import barrier_sync
 from ....device.convert import element
 from ....device.groups import make_word_writer
@@ -42,6 +42,8 @@ def make_fragments(config) -> Fragments:
     """Of a configuration."""
     of_dtype, HEIGHT, SCORES = element(config.kind.dtype), config.shape.own, config.shape.own // 2
     both, apart = of_dtype.pack, of_dtype.unpack
+    # What a small number loses in float16 is itself too small for float16.
+    LARGER, SMALLER = (f32(2048), f32(1 / 2048)) if config.kind.dtype == "float16" else (f32(1), f32(1))
 
     @device_function
     def position(thread):
@@ -61,10 +63,10 @@ def make_fragments(config) -> Fragments:
 
     @device_function
     def parts(a, b):
-        """A word of two numbers, and one of what they lost."""
+        """A word of two numbers, and one of what they lost, `LARGER` times."""
         word = both(a, b)
         low, high = apart(word)
-        return word, both(a - low, b - high)
+        return word, both((a - low) * LARGER, (b - high) * LARGER)
 
     @device_function
     def store_parts(x, to, rest, thread):
@@ -91,7 +93,7 @@ def make_fragments(config) -> Fragments:
             own, own_rest = own + 16 * ROW, own_rest + 16 * ROW
             for n in range(4):
                 k, d, (low, high), (of_low, of_high) = 8 * i + 2 * n, delta[n & 1], apart(words[n]), apart(others[n])
-                dp[k], dp[k + 1] = (low + of_low) * (dp[k] - d), (high + of_high) * (dp[k + 1] - d)
+                dp[k], dp[k + 1] = (low + of_low * SMALLER) * (dp[k] - d), (high + of_high * SMALLER) * (dp[k + 1] - d)
 
     def make_write(boxes, columns, words):
         """Device function ``write(0, (acc, factor, through, name, out, strides, first_key, keys, thread))``: box after box of columns
