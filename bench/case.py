@@ -110,8 +110,8 @@ class CaseBench:
             for p in right.values():
                 if p.less is not None and timed:
                     times[p.contender.name] = times[p.contender.name].less(times.pop(p.less.name).median)
-            equals = [name for name, p in right.items() if p.is_exact]
-            fastest = min((name for name in equals if name in times), key=lambda name: times[name].median, default=None)
+            exact = [name for name, p in right.items() if p.is_exact]
+            fastest = min((name for name in exact if name in times), key=lambda name: times[name].median, default=None)
             more = {}
             if timed and host:
                 more = self._host_times(operands, good, times, host == "all", args.window)
@@ -123,7 +123,7 @@ class CaseBench:
             if timed:
                 self._check_again(good, right, peers, times, operands)
             marks = self._peers_marks(peers)
-            best_peer = min((times[name].median for name in equals if name in times), default=None)
+            best_peer = min((times[name].median for name in exact if name in times), default=None)
             found = [self._row(t, times.get(t), best_peer, more.get(t.algorithm.name, {}), watch, marks) for t in trials]
             found.sort(key=lambda r: (r["status"] != "ok", r["time_us"] or 0.0))
             return found + [self._peer_row(name, times.get(name), error, more.get(name, {}), watch) for name, (_, error) in peers.items()]

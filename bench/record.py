@@ -6,6 +6,7 @@ sets come first, then the second ones: a run that is ended early has some of eve
 so on, each with a file of its own; ``--have`` names the others' files.
 """
 import argparse
+import gzip
 import json
 import random
 import sys
@@ -15,7 +16,8 @@ from pathlib import Path
 from dnnkern import dispatch
 from dnnkern._table import note
 from dnnkern.device import SIMULATED
-from dnnkern.report.rows import opened, records
+from dnnkern.host.paths import replace
+from dnnkern.report.rows import records
 
 from . import code, drawn, run, shapes
 
@@ -88,8 +90,8 @@ def drop(path):
         if code.is_stale(row):
             stale.add(problem_of(row))
     note()
-    with opened(path, "wt") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows if problem_of(row) not in stale)
+    kept = "".join(json.dumps(row) + "\n" for row in rows if problem_of(row) not in stale).encode()
+    replace(Path(path), gzip.compress(kept) if path.endswith(".gz") else kept)
     print(f"{len(stale)} of {len(chosen)} problems were stale and are no longer in {path}")
 
 
