@@ -34,6 +34,7 @@ from .._modifiers import is_adjusted, make_add_bias, make_apply_mask
 from .._parameters import Kind, kind_of, softmax_scale
 from .._scores import LOG2E, make_terms
 from .._wgmma import ALIGNMENT, BARRIERS, COLUMNS, addressable, array_map, bias_map, is_by_tiles
+from ._heads import HeadSizes
 from ._delta import Sizes
 
 COST, WGMMA = constants("attention/dbias"), constants("attention/wgmma")
@@ -81,7 +82,7 @@ class Shared(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(HeadSizes):
     """The options, sizes of heads, whether the window has a left and a right bound; queries whose lse lie together, followed by their
     deltas; keys of a tile."""
     kind: Kind
@@ -91,16 +92,6 @@ class Config:
     right: bool
     together: int
     width: int
-
-    @property
-    def steps(self):
-        """Of 16 elements of a row of q and k, and of one of v and do."""
-        return ceil_div(self.d, 16), ceil_div(self.e, 16)
-
-    @property
-    def boxes(self):
-        """Boxes of 64 columns of q and k, and of v and do."""
-        return ceil_div(self.d, COLUMNS), ceil_div(self.e, COLUMNS)
 
     @property
     def stage(self):

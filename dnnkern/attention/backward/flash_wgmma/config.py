@@ -11,6 +11,7 @@ from ....engine.hopper import ROW, SHARED_LIMIT
 from ..._parameters import Kind
 from ..._pieces import PIECES, PRODUCTS, TYPE
 from ..._wgmma import ALIGNMENT, BARRIERS, COLUMNS, Shape
+from .._heads import HeadSizes
 from .workspace import columns_of
 
 WIDE = Shape(2, 32, 0)
@@ -31,7 +32,7 @@ class Layout(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(HeadSizes):
     """The options, sizes of heads, and a shape; whether additions to dq have an order; whether the window has a left and a right bound,
     whether scores are more than scaled products, a bias that is `staged` left out, and whether dk and dv are stored by pairs; whether tiles
     of the bias come through TMA, and whether images of a head come one after the other; "dk", with dq, or "dv" where a launch of its own
@@ -81,11 +82,6 @@ class Config:
     def products(self):
         """Pieces of the left and the right operand that are multiplied."""
         return PRODUCTS if self.split else ((0, 0),)
-
-    @property
-    def steps(self):
-        """Of 16 elements of a row of q and k, and of one of v and do."""
-        return ceil_div(self.d, 16), ceil_div(self.e, 16)
 
     @property
     def columns(self):
@@ -155,11 +151,6 @@ class Config:
         scores += 5 * (width > 64) * sum(access in ("row", "column", "matrix") for access in k.accesses)
         products = width // 2 + part + 30
         return sums + max(scores, products)
-
-    @property
-    def boxes(self):
-        """Boxes of 64 columns of q and k, and of v and do."""
-        return ceil_div(self.d, COLUMNS), ceil_div(self.e, COLUMNS)
 
     @property
     def resident(self):

@@ -7,6 +7,7 @@ from ....device.registers import check_register_budget
 from ....engine.hopper import ROW, SHARED_LIMIT
 from ..._parameters import Kind
 from ..._wgmma import ALIGNMENT, BARRIERS, COLUMNS
+from .._heads import HeadSizes
 from ..flash_wgmma.workspace import columns_of
 
 THREADS = 384
@@ -47,7 +48,7 @@ class Layout(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(HeadSizes):
     """The options, sizes of heads, and a shape; whether additions to dq have an order, whether the window has a left and a right bound;
     words of 32 bits by which dk and dv are stored, 0 where it is by elements."""
     kind: Kind
@@ -74,16 +75,6 @@ class Config:
     def registers(self):
         """(of a producer thread, of another one)."""
         return (40, 232) if self.shape.blocks > 1 else (24, 240)
-
-    @property
-    def steps(self):
-        """Of 16 elements of a row of q and k, and of one of v and do."""
-        return ceil_div(self.d, 16), ceil_div(self.e, 16)
-
-    @property
-    def boxes(self):
-        """Boxes of 64 columns of q and k, and of v and do."""
-        return ceil_div(self.d, COLUMNS), ceil_div(self.e, COLUMNS)
 
     @property
     def live(self):
