@@ -2,8 +2,8 @@
 
 ``python -m dnnkern bench record --json bench/results/h200-record.jsonl`` measures what the file does not have yet of this kind of device
 and this version of PyTorch. ``--drop``, which needs no GPU, takes out what this checkout would not run any more. The first problems of all
-sets come first, then the second ones: a run that is ended early has some of everything. Several GPUs share the work with ``--part 1/4`` and
-so on, each with a file of its own; ``--have`` names the others' files.
+sets come first, then the second ones: a run that is ended early has some of everything. Several GPUs share the work with ``--share
+FOLDER``, each with a file of its own; ``--have`` names files of earlier runs.
 """
 import argparse
 import gzip
@@ -11,6 +11,7 @@ import json
 import random
 import sys
 import time
+from hashlib import sha256
 from pathlib import Path
 
 from dnnkern import dispatch
@@ -36,7 +37,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--drop", action="store_true",
                    help="measure nothing: take out of the file the problems for which this checkout would choose or launch something else")
     p.add_argument("--have", action="append", default=[], metavar="FILE", help="another file whose problems are left out; repeatable")
-    p.add_argument("--part", default="1/1", metavar="K/N", help="the K-th of N equal parts")
+    p.add_argument("--share", type=Path, default=None, metavar="FOLDER",
+                   help="measure what no other process has taken that names this folder and the same arguments")
     p.add_argument("--ops", default="", metavar="NAMES", help="these operations alone, with commas")
     p.add_argument("--dtype", default=",".join(DTYPES), metavar="NAMES",
                    help=f"those of them that an operation has, else its own first one (default {','.join(DTYPES)})")
@@ -95,6 +97,23 @@ def drop(path):
     print(f"{len(stale)} of {len(chosen)} problems were stale and are no longer in {path}")
 
 
+def parts_of(left, folder):
+    """Parts of a list of (set, case), of CHUNK entries each; with a folder of what no other process has taken until then."""
+    part = []
+    for name, case in left:
+        try:
+            if folder is not None:
+                (folder / sha256(f"{case.op} {case}".encode()).hexdigest()[:16]).touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        part.append((name, case))
+        if len(part) == CHUNK:
+            yield part
+            part = []
+    if part:
+        yield part
+
+
 def told(rows) -> list:
     """What the record keeps of a problem: what was chosen and predicted, the best of ours, what failed, the peers; no single turns."""
     best = next((row for row in rows if row["status"] == "ok" and not row["is_peer"]), None)
@@ -108,9 +127,10 @@ def main(argv=None) -> int:
     if args.drop:
         drop(args.json)
         return 0
-    part, parts = map(int, args.part.split("/"))
+    if args.share is not None:
+        args.share.mkdir(parents=True, exist_ok=True)
     device = dispatch.device_of(dispatch.current_device())
-    started, failed, sustained = time.monotonic(), False, set()
+    started, failed = time.monotonic(), False
     options = run.parser().parse_args(["", "--json", args.json, "--configs", "2", "--within", str(WITHIN), "--turns", str(args.turns),
                                        "--window", str(WINDOW)])
     cases = [(name, case) for name, case in wanted(args) if case.problem.bytes <= ROOM * device.memory]
@@ -119,27 +139,30 @@ def main(argv=None) -> int:
         return args.seconds is not None and time.monotonic() - started > args.seconds
     with run.Session(options, device, [case for _, case in cases], host="chosen") as session:
         have = done(filter(Path.exists, map(Path, (args.json, *args.have))), session.machine)
-        left = [(name, case) for name, case in cases[part - 1::parts] if (case.op, str(case)) not in have]
+        left = [(name, case) for name, case in cases if (case.op, str(case)) not in have]
         print(f"{len(left)} problems to measure, of {len(cases)}")
+        parts, first, number = parts_of(left, args.share), {case.op: case for _, case in reversed(cases)}, 0
 
-        def ahead(number):
-            return run.compile_ahead(args.jobs, device, [(case, None) for _, case in left[number:number + CHUNK]], options)
-        compilation = ahead(0)
-        for number, (name, case) in enumerate(left):
-            if is_over():
-                if compilation is not None:
-                    compilation.end()
-                break
-            if number % CHUNK == 0:
-                if compilation is not None:
-                    compilation.wait()
-                compilation = ahead(number + CHUNK)
-            options.sustained = args.sustained if case.op not in sustained else 0.0
-            sustained.add(case.op)
-            try:
-                rows = session.rows(name, case, f"[{number + 1}/{len(left)}] {case.op}", keep=told)
-                failed |= any(r["status"] != "ok" and not r["is_peer"] for r in rows)
-            except Exception as error:  # what one problem meets must not end the run
-                failed = True
-                print(f"{case.op} {case}: {type(error).__name__}: {error}", file=sys.stderr)
+        def begin():
+            part = [] if is_over() else next(parts, [])
+            return part, run.compile_ahead(args.jobs, device, [(case, None) for _, case in part], options)
+        part, compilation = begin()
+        while part and not is_over():
+            if compilation is not None:
+                compilation.wait()
+            following, compilation = begin()
+            for name, case in part:
+                if is_over():
+                    break
+                number += 1
+                options.sustained = args.sustained if case is first[case.op] else 0.0
+                try:
+                    rows = session.rows(name, case, f"[{number}/{len(left)}] {case.op}", keep=told)
+                    failed |= any(r["status"] != "ok" and not r["is_peer"] for r in rows)
+                except Exception as error:  # what one problem meets must not end the run
+                    failed = True
+                    print(f"{case.op} {case}: {type(error).__name__}: {error}", file=sys.stderr)
+            part = following
+        if compilation is not None:
+            compilation.end()
     return int(failed)

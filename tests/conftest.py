@@ -61,6 +61,7 @@ def pytest_addoption(parser):
     parser.addoption("--since", metavar="COMMIT", help="with --select: changed is what differs from here; default: where all tests passed")
     parser.addoption("--record", metavar="FILE", help="write what every test took")
     parser.addoption("--few", type=int, metavar="N", help="N of the tests selected by -k and -m, from all over them")
+    parser.addoption("--each", type=int, metavar="N", help="as --few, of each algorithm in the contract")
     parser.addoption("--sanitize", action="store_true", help="rerun the contract under compute-sanitizer: memcheck, racecheck, synccheck")
     parser.addoption("--sanitized", type=int, metavar="N",
                      help="with --sanitize: N problems of each algorithm (default: of memcheck all, of the others, which are slow, 12)")
@@ -76,7 +77,7 @@ def pytest_configure(config):
         device(0)  # measures the processor, once for all of xdist's processes: what is drawn rests on it
     if config.getoption("--select") and MODE in ("simulator", "cpu") and hasattr(config, "workerinput"):
         selection.sample.share(int(config.workerinput["workerid"].removeprefix("gw")), config.workerinput["workercount"])
-    if config.getoption("--few"):
+    if config.getoption("--few") or config.getoption("--each"):
         config.pluginmanager.register(Few())
     if config.getoption("--select"):
         config.pluginmanager.register(selection.Selection(MODE, config.getoption("--since")))
@@ -124,12 +125,15 @@ def pytest_collection_modifyitems(config, items):
 
 
 class Few:
-    """`--few`, applied to what all other plugins have selected."""
+    """`--few` and `--each`, applied to what all other plugins have selected."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config, items):
-        count = config.getoption("--few")
-        kept = items[::max(1, -(-len(items) // count))]
+        few, each = config.getoption("--few"), config.getoption("--each")
+        groups = {}
+        for item in items:
+            groups.setdefault(tuple(item.name.split("-")[:2]) if each else (), []).append(item)
+        kept = [item for group in groups.values() for item in group[::max(1, -(-len(group) // (each or few)))]]
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept
 

@@ -256,15 +256,29 @@ def test_the_first_of_every_set_comes_first(monkeypatch):
 
 def test_a_run_goes_on_where_the_last_one_ended(tmp_path, capsys, simulated):
     path = tmp_path / "record.jsonl"
-    words = ["record", "--json", str(path), "--ops", "cast,mse_loss_fwd,pad", "--turns", "1", "--sustained", "0"]
-    assert run.main([*words, "--part", "1/2"]) == 0
+    words = ["record", "--json", str(path), "--turns", "1", "--sustained", "0", "--ops"]
+    assert run.main([*words, "cast,pad"]) == 0
     assert {json.loads(line)["op"] for line in path.read_text().splitlines()} == {"cast", "pad"}
-    assert run.main(words) == 0
+    assert run.main([*words, "cast,mse_loss_fwd,pad"]) == 0
     assert "1 problems to measure, of 3" in capsys.readouterr().out
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     chosen = [r for r in rows if r["chosen"]]
     assert sorted(r["op"] for r in chosen) == ["cast", "mse_loss_fwd", "pad"] and all("turns_us" not in r for r in rows)
     assert all(r["set"] == "tiny" and math.isfinite(r["time_us"]) for r in chosen)
+
+
+def test_runs_share_the_work(tmp_path, simulated, monkeypatch):
+    monkeypatch.setattr(record, "CHUNK", 2)
+    left = [("tiny", shapes.tiny(op)) for op in ("cast", "mse_loss_fwd", "pad", "unary", "binary")]
+    one, other = (record.parts_of(cases, tmp_path) for cases in (left, left[1:]))
+    taken = [next(one), next(other), *one, *other]
+    assert taken == [left[:2], left[2:4], left[4:]]
+    assert [*record.parts_of(left, tmp_path)] == [] and [*record.parts_of(left, None)] == [left[:2], left[2:4], left[4:]]
+    path = tmp_path / "rows.jsonl"
+    words = ["record", "--json", str(path), "--turns", "1", "--sustained", "0", "--ops", "cast,pad", "--share", str(tmp_path)]
+    assert run.main(words) == 0 and not path.exists()  # all has been taken
+    assert run.main([*words[:-1], str(tmp_path / "new")]) == 0
+    assert {row["op"] for row in rows_of([path])} == {"cast", "pad"}
 
 
 def test_what_the_record_keeps():

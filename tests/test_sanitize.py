@@ -37,19 +37,22 @@ def _run(program, tool, *command):
                           capture_output=True, text=True, env=os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})
 
 
-ALGORITHMS = [f"{op}-{algorithm.name}" for op in cases.modules() for algorithm in dispatch.algorithms(op)]
+TOGETHER = 4  # algorithms of one process, which takes ten seconds before it begins
+ALGORITHMS = [f"{op}-{'+'.join(a.name for a in every[k:k + TOGETHER])}" for op in cases.modules()
+              for every in [dispatch.algorithms(op)] for k in range(0, len(every), TOGETHER)]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithms", ALGORITHMS)
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck", "synccheck"])
-def test_the_contract(program, tool, algorithm, request):
-    """One process an algorithm and tool, so that ``pytest -n`` may run several at once and ``-k`` choose."""
+def test_the_contract(program, tool, algorithms, request):
+    """One process for some algorithms of an operation and a tool, so that ``pytest -n`` may run several at once and ``-k`` choose."""
     # the others watch every access to shared memory: a hundred times slower
     small, most = ("", None) if tool == "memcheck" else (" and not large", 12)
     most = request.config.getoption("--sanitized") or most
+    op, names = algorithms.split("-")
+    rows = " or ".join(f"test_contract[{op}-{name}-" for name in names.split("+"))
     done = _run(program, tool, sys.executable, "-m", "pytest", "-q", "-x", "-m", "gpu and not slow", "-p", "no:cacheprovider",
-                str(Path(__file__).with_name("test_contract.py")), "-k", f"test_contract[{algorithm}-{small}",
-                *(["--few", str(most)] if most else []))
+                str(Path(__file__).with_name("test_contract.py")), "-k", f"({rows}){small}", *(["--each", str(most)] if most else []))
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
     said = {"racecheck": "RACECHECK SUMMARY: 0 hazards displayed"}.get(tool, "ERROR SUMMARY: 0 errors")
     assert " passed" in done.stdout and said in done.stdout + done.stderr, done.stdout[-4000:]
