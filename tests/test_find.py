@@ -15,10 +15,11 @@ import pytest
 from dnnkern import dispatch, find
 from dnnkern.device import SIMULATED, cuda
 from dnnkern.dispatch import Note, Perf
+from dnnkern.embedding._parse import parse_problem
 from dnnkern.host import timing, versions
 from dnnkern.host.compare import largest_difference_on_host
 from dnnkern.host.launch import Argument, Launch
-from dnnkern.host.operands import Operands
+from dnnkern.host.operands import Operands, sets_for
 from dnnkern.host.tensor import Tensor
 from dnnkern.matmul import MatmulProblem
 
@@ -392,6 +393,17 @@ def test_operands_are_random_and_laid_out_as_the_problem_says(dtype):
         assert (min(16, address & -address) if address & 15 else 16) == a.alignment
         assert len(np.unique(array)) > 4
         assert operands.array(0, "bias") is None
+
+
+def test_sets_have_more_than_the_l2_of_what_is_moved():
+    problem = parse_problem("1000000x64 bf16 65536".split(), "embedding_fwd")
+    size = sum(t.nbytes for t in (problem.table, problem.indices, *problem.outputs))
+    assert problem.bytes < size / 7
+    l2 = 50 << 20
+    assert sets_for(size, problem.bytes, l2, 4 << 30) == -(-3 * l2 // problem.bytes) == 10
+    assert sets_for(1 << 20, 1 << 20, l2, 4 << 30) == 150 == sets_for(1 << 20, 2 << 20, l2, 4 << 30)
+    assert sets_for(size, problem.bytes, l2, 3 * size) == 3 and sets_for(8 << 30, 1, l2, 4 << 30) == 1
+    assert sets_for(0, 0, l2, 4 << 30) == sets_for(64, 64, l2, 4 << 30) == 1024
 
 
 def test_in_place_operands_start_afresh_for_every_check(only):

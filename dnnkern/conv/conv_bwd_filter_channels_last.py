@@ -17,6 +17,7 @@ from ..device.index import ceil_div
 from ..dispatch import Algorithm, Note
 from ..engine.constants import constants
 from ..engine.cost import Cost
+from ..engine.embed import fastest_seconds
 from ..engine.moves import transpose_launches, transpose_seconds
 from ..host.memo import remembered
 from ..host.tensor import Tensor
@@ -121,6 +122,13 @@ def _seconds(tensor, copy, device):
     return transpose_seconds(tensor, copy, tuple(range(tensor.ndim)), device)
 
 
+def bound(problem, device):
+    """The copies of x and dy, and the products by whatever is fastest."""
+    p = problem
+    copies = sum(float(_seconds(getattr(p, name), copy, device)) for name, copy in _copies(p).items())
+    return copies + fastest_seconds(p.dtype, p.math, p.k_group * p.c * p.taps, p.pixels, 0, device)
+
+
 def estimate(problem, device, config):
     """The copies, and what the kernel takes; elements of dw that are stored one by one."""
     p, copies = problem, 0.0
@@ -150,4 +158,4 @@ def build(problem, device, config):
 
 
 ALGORITHM = Algorithm(op="conv_bwd_filter", name="channels_last", supports=supports, workspace=workspace, estimate=estimate, build=build,
-                      configs=configs, notes=Note.TENSOR_CORE, arch="sm_90a")
+                      configs=configs, bound=bound, notes=Note.TENSOR_CORE, arch="sm_90a")

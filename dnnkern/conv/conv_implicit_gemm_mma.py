@@ -182,6 +182,13 @@ def workspace(problem, device, config):
     return _sums(view_of(problem), tile, config.ranges) if config.ranges > 1 else states_bytes(states_of(problem), tile.bm, tile.bn)
 
 
+def _slower(problem):
+    """Times the model's seconds."""
+    if problem.op == "conv_bwd_filter":
+        return COST.filter_mma
+    return COST.few_mma if problem.op == "conv_bwd_data" and problem.c_group < LEAST else 1.0
+
+
 def estimate(problem, device, config):
     """The product's time by `engine.ampere_cost`, and the sum's."""
     view, tile = view_of(problem), config.tile
@@ -191,10 +198,7 @@ def estimate(problem, device, config):
     stages = ceil_div(min(each, max(view.k, 1)), left.k) * max(share_of(view), COST.least_share)
     product = product_seconds(tile, mma_dtype(problem), left, right, loaders, device, m * n * view.products * ranges, stages, problem.bytes)
     further = workspace(problem, device, config)
-    if problem.op == "conv_bwd_filter":
-        product = product.slowed(slower=COST.filter_mma)
-    elif problem.op == "conv_bwd_data" and problem.c_group < LEAST:
-        product = product.slowed(slower=COST.few_mma)
+    product = product.slowed(slower=_slower(problem))
     return product + (sum_seconds(further, device) if ranges > 1 else states_seconds(further, device))
 
 
@@ -202,7 +206,7 @@ def bound(problem, device):
     """All products at the tensor cores' rate, or the bytes."""
     view = view_of(problem)
     flops = 2 * view.rows * view.columns * view.products * view.k * max(share_of(view), COST.least_share)
-    return least_seconds(mma_dtype(problem), flops, problem.bytes, device)
+    return least_seconds(mma_dtype(problem), flops, problem.bytes, device) * _slower(problem)
 
 
 @functools.cache

@@ -23,7 +23,7 @@ from ..device.index import ceil_div
 from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..engine.constants import constants
-from ..engine.cost import Cost, overlap
+from ..engine.cost import Cost, issue_seconds, overlap
 from ..engine.strides import ImageStrides
 from ..engine.programs import NOTHING, Steps, operands_argument
 from ..engine.tile_states import reduces, single_states, states_argument, states_bytes, states_refusal, states_seconds, with_finish
@@ -93,12 +93,16 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """Two loads a multiply-add, served by the L1 at about 16 bytes a clock and multiprocessor for a warp's mix of broadcast and row."""
+    """Two loads a multiply-add, served by the L1 at about 16 bytes a clock and multiprocessor for a warp's mix of broadcast and row; where
+    a tap has few channels, its offsets take longer."""
     waves = ceil_div(problem.output.size, COST.resident * device.sms)
     # latency of a step's loads: four channels are in flight, window positions one at a time
     chain = problem.gemm.k * (COST.filter_chain if problem.op == "conv_bwd_filter" else COST.chain) / device.clock_hz
     traffic = problem.flops * problem.x.itemsize / (COST.l1 * device.sms * device.clock_hz)
-    cost = Cost(launch=COST.start) + overlap(waits=waves * chain, l1=traffic, memory=problem.bytes / device.bandwidth)
+    products = problem.flops / 2
+    taps = products * problem.taps / max(problem.gemm.k, 1)
+    issue = issue_seconds(taps, COST.tap, device) + issue_seconds(products, COST.channel, device)
+    cost = Cost(launch=COST.start) + overlap(waits=waves * chain, l1=traffic, issue=issue, memory=problem.bytes / device.bandwidth)
     states = workspace(problem, device, config)
     return cost + states_seconds(states, device)
 

@@ -121,9 +121,7 @@ class Operand:
     def lines(self):
         """(lines, elements of each, element strides of matrices, lines and elements) that a copy lies in."""
         batch, across, along = self.strides
-        if self.major == "k":
-            return self.extent, self.k, self.strides
-        return self.k, self.extent, (batch, along, across)
+        return (self.extent, self.k, self.strides) if self.major == "k" else (self.k, self.extent, (batch, along, across))
 
     @property
     def crosses(self):
@@ -465,8 +463,7 @@ def least_tile_seconds(elements, steps, nbytes, device):
 
 
 def least_seconds(problem, parts, device, ranges=1):
-    """What no tile's `product_seconds` is below, its k in up to so many ranges: all steps of 64 by 64 elements, those of one tile, or the
-    bytes."""
+    """What no tile's `product_seconds` is below, its k in up to so many ranges: all steps of all, those of a tile, or the bytes."""
     steps, squares = steps_of(parts.k, parts.a.itemsize), ceil_div(parts.m, 64) * ceil_div(parts.n, 64) * parts.batch_size
     alone = _LEAST_STEP / ranges * steps * 1e-6 * (COST.clock / device.clock_hz)
     work = max(least_work_seconds(squares * 64 ** 2, steps, device), alone) * (COST.fp8 if problem.a.dtype in FP8 else 1.0)
@@ -476,6 +473,11 @@ def least_seconds(problem, parts, device, ranges=1):
 def waves_of(tiles, slots):
     """Waves, of which one that is not full runs at a higher clock."""
     return COST.whole * ceil_div(tiles, slots) + (1 - COST.whole) * max(tiles / slots, 1.0)
+
+
+def crossing_step(tile, step, tiles):
+    """Microseconds of a step of so many tiles at once, of which operands' lines begin anywhere in the L2's."""
+    return max(step, 1e6 * ROW * (tile.bm + tile.bn / tile.cluster) * tiles / COST.crossing)
 
 
 def product_seconds(problem, tile, device, tiles, steps, rows=2 ** 31, again=0, crossing=False, covered=1.0, longer=None):
@@ -490,10 +492,8 @@ def product_seconds(problem, tile, device, tiles, steps, rows=2 ** 31, again=0, 
     slots = device.sms * alone.blocks
     waves = waves_of(tiles, slots)
     step *= COST.fp8 if problem.a.dtype in FP8 else 1.0  # the second stage of sums
-    if crossing:
-        step = max(step, 1e6 * ROW * (tile.bm + tile.bn / tile.cluster) * min(tiles, slots) / COST.crossing)
-    if longer is not None:
-        step = longer(alone, step)
+    step = crossing_step(tile, step, min(tiles, slots)) if crossing else step
+    step = longer(alone, step) if longer is not None else step
     work = ((waves - 1) * further + waves * steps * step) * 1e-6 * (COST.clock / device.clock_hz)
     rate = device.bandwidth * (COST.outside if rows <= tile.bm // 2 else COST.bandwidth)
     memory = (problem.bytes + COST.again * again) * (0.5 + 0.5 * covered) / rate

@@ -118,6 +118,13 @@ class _HostMemory:
         return np.ndarray(t.shape, STORAGE[t.dtype], slot.block, slot.offset, tuple(s * t.itemsize for s in t.strides))
 
 
+def sets_for(size, moved, l2_bytes, memory):
+    """How many sets of `size` bytes have three times the L2 of bytes that a call moves, which of a table may be a few rows; as many as the
+    memory holds, one at least."""
+    wanted = min(-(-3 * l2_bytes // max(min(moved, size), 1)), _MOST_SETS)
+    return max(1, min(wanted, memory // max(size, 1)))
+
+
 class Operands:
     """Sets of operands of one problem. A context manager; memory is freed at its end.
 
@@ -152,9 +159,8 @@ class Operands:
             self._check_given(given)
         fresh = [t for name, t in (*self.tensors.items(), *self.outputs.items()) if t is not None and name not in self.aliased]
         size = sum(_room(t) for t in fresh)
-        wanted = 1 if HOST_MEMORY else min(-(-3 * device.l2_bytes // max(size, 1)), _MOST_SETS)
+        count = 1 if HOST_MEMORY else sets_for(size, problem.bytes, device.l2_bytes, memory)
         try:
-            count = max(1, min(wanted, memory // max(size, 1)))
             block = None if HOST_MEMORY else self.memory.allocate(count * size)
             self.sets = [self._make_set(block, k * size) for k in range(count)]
             self._fill(given)

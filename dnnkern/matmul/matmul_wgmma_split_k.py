@@ -69,9 +69,10 @@ def estimate(problem, device, config):
     parts = stored_by_rows(problem)
     tiles = tile_count(parts, config.tile) * config.ranges
     steps = ceil_div(steps_of(parts.k, parts.a.itemsize), config.ranges)
-    copies = pack_seconds(operands_of(parts, problem.math), device)
+    operands = operands_of(parts, problem.math)
     sums = sum_seconds(sums_bytes(parts, config.ranges), device, bytes_beside(problem))
-    return copies + product_seconds(problem, config.tile, device, tiles, steps, parts.m) + sums
+    return pack_seconds(operands, device) + sums + product_seconds(
+        problem, config.tile, device, tiles, steps, parts.m, crossing=all(x.crosses for x in operands))
 
 
 def bound(problem, device):

@@ -23,7 +23,7 @@ from ..dispatch import Algorithm, Note
 from ..engine.constants import constants
 from ..engine.cost import Cost
 from ..engine.hopper import Tile, make_matrix_loader, make_product
-from ..engine.hopper_plan import (TILES, MatmulOutput, Specialisation, even_ranges, least_memory_seconds, locate_arguments,
+from ..engine.hopper_plan import (TILES, MatmulOutput, Specialisation, crossing_step, even_ranges, least_memory_seconds, locate_arguments,
                                   make_epilogue_params, make_sink, operands_of, output_arguments, pack_seconds, product_seconds, refusal,
                                   steps_of, store_argument, stored_by_tma, sum_seconds, tile_count, tiles_for, wgmma_dtype, y_argument)
 from ..engine.hopper_stores import activation_seconds, aside_seconds, make_boxed_store, staged_addend
@@ -113,10 +113,15 @@ def estimate(problem, device, config):
     tiles, slots = tile_count(parts, tile), device.sms * tile.blocks
     steps = steps_of(parts.k, parts.a.itemsize)
     _, further, step = TILES[tile]
+    operands = operands_of(parts, problem.math)
+    crossing = all(x.crosses for x in operands)
+    if crossing:
+        step = crossing_step(tile, step, slots)
     shorter = ceil_div((tiles - config.whole) * config.ranges, slots) * (ceil_div(steps, config.ranges) * step + further)
-    copies = pack_seconds(operands_of(parts, problem.math), device)
+    copies = pack_seconds(operands, device)
     sums = sum_seconds(_sums_bytes(parts, config, tiles), device, bytes_beside(problem) * (tiles - config.whole) / tiles)
-    waves = product_seconds(problem, tile, device, config.whole, steps) + Cost(math=shorter * 1e-6 * (TIMED.clock / device.clock_hz))
+    waves = product_seconds(problem, tile, device, config.whole, steps, crossing=crossing) + Cost(
+        math=shorter * 1e-6 * (TIMED.clock / device.clock_hz))
     aside = activation_seconds(problem, tile, device) + aside_seconds(problem, tile, device, wide=1)
     return (copies + aside + waves + sums).slowed(slower=COST.unmeasured)
 

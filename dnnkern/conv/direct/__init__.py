@@ -149,7 +149,8 @@ def estimate(problem, device, config):
     steps = products * (1 + COST.pixel / config.pixels + COST.filter / config.filters) * (2 if p.dtype == "float64" else 1)
     staged = p.n * o * tw * th * p.groups * parts * cs * p.filter[0] * body.plane * COST.stage
     blocks = p.n * o * tw * th * p.groups * parts if not sum_ else COST.blocks * device.sms
-    slower = COST.slower * (1 if stuffed == 1 else COST.strided) / occupied(blocks, COST.enough, device)
+    slower = COST.slower * (COST.forward if p.op == "conv_fwd" else 1) * (1 if stuffed == 1 else COST.strided)
+    slower /= occupied(blocks, COST.enough, device)
     return Cost(launch=COST.start * (1 + sum_)) + overlap(math=slower * issue_seconds(steps + staged, 1, device),
                                                           memory=p.bytes / (COST.rate * device.bandwidth))
 

@@ -69,14 +69,17 @@ row("matmul/gemv", h200("h200-matmul-skinny-bfloat16.jsonl"),
 
 # ---- convolution; the times of tiles stand beside the tiles: `implicit_gemm_wgmma.FURTHER_TILES`, `winograd.TILES`, `fft.plan.TILES`
 
-row("conv/naive", GUESSED,
-    "s of a launch and its ends; cycles of a step's chain, of backward filter; bytes a clock of the L1; threads of a multiprocessor",
-    start=4e-6, chain=100, filter_chain=400, l1=16, resident=1024)
+row("conv/naive", h100("h100-record.jsonl.gz"),
+    "s of a launch and its ends; cycles of a step's chain, of backward filter; bytes a clock of the L1; threads of a multiprocessor; "
+    "instructions of a tap, whose offsets have 64 bits, and of a channel there",
+    ("start", "chain", "filter_chain", "l1", "resident", "channel"),
+    start=4e-6, chain=100, filter_chain=400, l1=16, resident=1024, tap=220, channel=20)
 row("conv/direct", h200("h200-conv.md"),
-    "s of a launch and its ends; instructions over multiply-adds, of loads for each pixel, filter; instructions that bring an element in; "
-    "blocks of a multiprocessor, those that are enough; times as long with a strided gradient; share of the memory's rate",
+    "s of a launch and its ends; instructions over multiply-adds, times as many forward (h200-conv-layers.jsonl), of loads for each pixel, "
+    "filter; instructions that bring an element in; blocks of a multiprocessor, those that are enough; times as long with a strided "
+    "gradient; share of the memory's rate",
     ("start", "blocks", "stage"),
-    start=5e-6, slower=1.3, pixel=0.6, filter=2, stage=30, blocks=4, enough=2, strided=1.1, rate=0.6)
+    start=5e-6, slower=1.3, forward=2.2, pixel=0.6, filter=2, stage=30, blocks=4, enough=2, strided=1.1, rate=0.6)
 row("conv/depthwise", h200("h200-conv-fwd-depthwise-float16.jsonl"),
     "s of a launch and its ends; instructions of a thread forward, of one of backward filter, of a load; bytes a clock of the L1; share "
     "of halos read again, with rows at run time; share of the memory's rate of 8 bytes, of fewer, of channels, of planes; times as long "
