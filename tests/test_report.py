@@ -1,8 +1,10 @@
 """The page of results: its data against the rows, what it loads, comparisons, and that what is wrong is one line and exit code 2."""
+import base64
 import collections
 import configparser
 import fnmatch
 import functools
+import gzip
 import html.parser
 import json
 import math
@@ -80,6 +82,11 @@ class Page(html.parser.HTMLParser):
             self.texts[self.within] += text
 
 
+def data_of(page):
+    """The data of a page's text."""
+    return json.loads(gzip.decompress(base64.b64decode(Page(page).texts["data"])))
+
+
 def decoded(found):
     """The rows of a page's data, as {column: value}."""
     table = found["rows"]
@@ -90,7 +97,7 @@ def decoded(found):
 
 def made(path, *words):
     code = main(["report", *words, "--out", str(path), "--quiet"])
-    return code, json.loads(Page(path.read_text()).texts["data"])
+    return code, data_of(path.read_text())
 
 
 # ---- the page of all that is committed
@@ -121,7 +128,7 @@ def test_the_page_is_small_and_loads_nothing(committed):
 
 
 def test_the_pages_rows_are_the_committed_ones(committed):
-    found = json.loads(Page(committed.read_text()).texts["data"])
+    found = data_of(committed.read_text())
     wanted = {}
     for r in raw_rows():
         if {"machine", "op", "algo", "config", "is_peer", "chosen", "roof"} <= r.keys():
@@ -158,7 +165,7 @@ LEAST = {"ratio": 800, "roofline": 600, "algorithms": 5000, "share": 900, "regre
 def test_every_chart_has_its_data(committed):
     text = committed.read_text()
     charts = re.findall(r"^const chart\w+ = \{\n  id: \"(\w+)\"", text, re.MULTILINE)
-    found = json.loads(Page(text).texts["data"])
+    found = data_of(text)
     got = decoded(found)
     assert sorted(charts) == sorted(CHARTS)
     for name in charts:

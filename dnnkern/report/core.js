@@ -1,5 +1,6 @@
 // The data, the filters, and how values and colours are written.
-const data = JSON.parse(document.getElementById("data").textContent);
+const packed = Uint8Array.from(atob(document.getElementById("data").textContent), c => c.charCodeAt(0));
+const data = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
 const $ = id => document.getElementById(id);
 
 function make(tag, attributes = {}, ...children) {
