@@ -33,7 +33,8 @@ def parser() -> argparse.ArgumentParser:
     """The command's arguments."""
     p = argparse.ArgumentParser(prog="python -m dnnkern bench", description="Time every algorithm of an operation against its peers.")
     p.add_argument("op", help="an operation, say matmul; graph for operation graphs, torch for PyTorch programs, compile for "
-                   "compiled ones, jax for JAX programs, record for all sets of all operations, with options of their own")
+                   "compiled ones, jax for JAX programs, record for all sets of all operations, profile for what is slow, with options of "
+                   "their own")
     p.add_argument("--problem", action="append", default=[], metavar="SIZES", help="a problem instead of a set, say 512x512x64; repeatable")
     add_options(p.add_argument)
     p.add_argument("--json", metavar="FILE", help="append the rows as JSON lines")
@@ -84,6 +85,9 @@ def main(argv=None) -> int:
     if argv[:1] == ["record"]:
         from . import record
         return record.main(argv[1:])
+    if argv[:1] == ["profile"]:
+        from . import profile
+        return profile.main(argv[1:])
     if argv[:1] == ["torch"]:
         from . import programs
         return programs.main(argv[1:])
