@@ -214,14 +214,16 @@ def race(contenders, clock, *, rounds=ROUNDS, window=WINDOW, limit=LIMIT, after=
         turns[r] = max(1, min(most, int(limit / (2 * r.per_call * r.calls))))
         if not r.times:
             r.warm(0.0 if HOST_MEMORY else 2 * window)
+    ended = time.perf_counter()
     try:
         for k in range(rounds):
             shift = k % max(len(runners), 1)
             for r in runners[shift:] + runners[:shift]:
                 if len(r.times) < turns[r]:
                     if not HOST_MEMORY:
-                        time.sleep(PAUSE * window)
+                        time.sleep(max(0.0, PAUSE * window - (time.perf_counter() - ended)))  # the device idles during `after`, too
                     r.turn()
+                    ended = time.perf_counter()
                     if after is not None:
                         after(r.contender.name)
     except KeyboardInterrupt:
