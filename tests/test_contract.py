@@ -1,4 +1,6 @@
 """The contract: every algorithm of the registry on every problem of `cases/<op>.py`. No algorithm is named here."""
+import itertools
+
 import cases
 import contract
 import pytest
@@ -34,18 +36,22 @@ def test_refused_by_name_and_reason(refused):
     contract.check_refusal(*refused.resolve(), refused.reason)
 
 
+@pytest.mark.always
 def test_every_operation_has_cases():
     assert {a.op for a in dispatch.algorithms()} == set(OPS)
     for op, module in OPS.items():
-        assert len(CASES[op]) == len(module.CASES) + (0 if SIMULATED else len(module.LARGE)), f"two cases of {op} have the same id"
+        names = [case.id for case in (*module.CASES, *module.LARGE)]
+        assert len(names) == len(set(names)), f"two cases of {op} have the same id"
 
 
+@pytest.mark.always
 def test_cases_for_a_gpu_are_problems(op):
     """Seen without one, too."""
     for case in (*OPS[op].LARGE, *getattr(OPS[op], "BEYOND_INT32", ())):
         assert not case.problem().is_empty, case.id
 
 
+@pytest.mark.always
 def test_every_algorithm_supports_three_problems_and_every_problem_has_an_algorithm(op):
     pairs = sample.supported(op)
     for algorithm in dispatch.algorithms(op):
@@ -55,12 +61,14 @@ def test_every_algorithm_supports_three_problems_and_every_problem_has_an_algori
     assert not left, f"nothing supports {sorted(left)}"
 
 
+@pytest.mark.always
 def test_every_problem_has_a_deterministic_algorithm_by_default(op):
     for case in CASES[op].values():
         if not case.problem().is_empty:
             assert dispatch.get_algorithm(op, case.problem()).is_deterministic
 
 
+@pytest.mark.always
 def test_the_sample_has_every_algorithm_dtype_and_problem(op):
     rows = sample.rows(op)
     able = [a.name for a in dispatch.algorithms(op) if device().supports(a.arch) is None]
@@ -69,11 +77,12 @@ def test_the_sample_has_every_algorithm_dtype_and_problem(op):
     assert {row.case for row in rows} == set(CASES[op]), "the simulator's bound leaves a problem without a run"
 
 
+@pytest.mark.always
 def test_the_simulator_runs_every_algorithm(op, simulated):
     for algorithm in dispatch.algorithms(op):
-        ran = {case.id for a, case, problem in sample.supported(op)
-               if a is algorithm and not problem.is_empty and sample.runs(a, case, problem)}
-        assert len(ran) >= 3, f"{algorithm}: {MOST_SECONDS} s leave only {sorted(ran)}"
+        able = ((a, case, problem) for a, case, problem in sample.supported(op) if a is algorithm and not problem.is_empty)
+        ran = list(itertools.islice((case.id for a, case, problem in able if sample.runs(a, case, problem)), 3))
+        assert len(ran) == 3, f"{algorithm}: {MOST_SECONDS} s leave only {ran}"
 
 
 def test_the_declared_arrays_are_what_the_front_end_sees(op):
@@ -87,11 +96,12 @@ def test_the_declared_arrays_are_what_the_front_end_sees(op):
                 assert kind_of(array).tensor(array) == Tensor(p.shape, p.strides, p.dtype, p.alignment), (case.id, name)
 
 
+@pytest.mark.always
 def test_values_are_what_the_modes_promise(op):
     import numpy as np
     for case in CASES[op].values():
         small = {name: place for name, place in case.inputs().items() if place is not None and place.size <= 10 ** 5}
-        for mode in ("exact", "float"):
+        for mode in ("exact", "float") if case.exact else ("float",):
             values = case.values(mode) if small else {}
             for name, place in small.items():
                 x = values[name]
@@ -129,6 +139,7 @@ def test_nothing_depends_on_what_was_in_memory(op, simulated, monkeypatch):
         contract.check(*row.resolve(), only="exact")
 
 
+@pytest.mark.always
 def test_gradients_against_finite_differences(op):
     for case in CASES[op].values():
         for analytic, numeric, tolerance in case.gradient(case.values("float")) if case.gradient else ():

@@ -218,6 +218,7 @@ BUDGET = {"matmul": (60, 7000), "conv_fwd": (55, 6500), "conv_bwd_data": (50, 60
           "softmax_fwd": (18, 2300), "transpose": (7, 750)}
 
 
+@pytest.mark.always
 @pytest.mark.parametrize("op", BUDGET)
 def test_few_are_estimated_for_a_shape_never_seen(op):
     with bench.get.nothing_kept():

@@ -330,8 +330,8 @@ class ChannelNorm(Programmed, Case):
         return {name: (v, self.unit * units[name] * size + error) for name, (v, size, error) in self.gradients(values).items()}
 
     def differences(self, values):
-        """d sum(y * dy), by differences in float64."""
-        rng, dy, step = np.random.default_rng(3), self.canon(values["dy"]), 1e-5
+        """d sum(y * dy), by differences in float64, of the dy that a program leaves."""
+        rng, dy, step = np.random.default_rng(3), self.given_gradient(values)[0], 1e-5
         at = {name: rng.standard_normal(self.place_shape(kind)) + 0.3 for name, kind in (
             ("dx", "whole"), ("dgamma", "weight"), ("dbeta", "weight"), ("dresidual", "whole"))}
         if "gamma" in self.missing:
@@ -349,7 +349,7 @@ class ChannelNorm(Programmed, Case):
             z = (x - mean) * rstd * self.canon(at["dgamma"], "weight") + self.canon(at["dbeta"], "weight") + self.canon(at["dresidual"])
             return self.activated(z), mean, rstd
         y, mean, rstd = forward()
-        given = {"dy": values["dy"], "x": at["dx"], "gamma": at["dgamma"], "mean": self.plain(mean, "statistic"),
+        given = {**values, "x": at["dx"], "gamma": at["dgamma"], "mean": self.plain(mean, "statistic"),
                  "rstd": self.plain(rstd, "statistic"), "y": self.plain(y), "beta": at["dbeta"]}
         analytic = self.gradients(given)
         for name in self.results:

@@ -140,6 +140,6 @@ def table(kind):
 
 def large(kind):
     """Cases for a GPU."""
-    return [kind(f"heads-{'x'.join(map(str, shape))}-{SHORT[dtype]}", shape, angles, dtype, interleaved=interleaved)
-            for dtype in SHORT for interleaved in (False, True)
+    return [kind(f"{name}-{'x'.join(map(str, shape))}-{SHORT[dtype]}", shape, angles, dtype, interleaved=name == "interleaved")
+            for dtype in SHORT for name in ("heads", "interleaved")
             for shape, angles in (((4, 8, 1023, 128), (1023, 64)), ((2, 777, 32, 64), (777, 1, 32)), ((1001, 80), (1001, 20)))]
