@@ -36,7 +36,8 @@ SECTIONS = "SpeedOfLight", "MemoryWorkloadAnalysis", "ComputeWorkloadAnalysis", 
 BYTES = {"dram_read": "dram__bytes_read.sum", "dram_written": "dram__bytes_write.sum", "l2": "lts__t_bytes.sum"}
 TIME = "gpu__time_duration.sum"
 NS = {"s": 1e9, "second": 1e9, "ms": 1e6, "msecond": 1e6, "us": 1e3, "usecond": 1e3, "ns": 1.0, "nsecond": 1.0}
-UNIT = re.compile(r"(?:breakdown:)?((?:sm|smsp|l1tex|lts|dram|idc|fbpa)__\w+?)(?:\.avg)?\.pct_of_peak_sustained_elapsed")
+UNIT = re.compile(r"(?:breakdown:)?((?:sm|l1tex|lts|dram|idc)__\w+?)(?:\.avg)?\.pct_of_peak_sustained_elapsed")
+SAME = "sm__inst_issued", "sm__inst_executed"  # as sm__issue_active
 STALL = re.compile(r"smsp__average_warps_issue_stalled_(\w+)_per_issue_active\.ratio")
 KEPT = "op", "problem", "record", "algo", "config", "ratio", "time_us", "roof", "code"  # of the bench's row
 MOST_UNITS, MOST_STALLS = 8, 5
@@ -113,13 +114,13 @@ def _kernel(values, units):
     numbers = {name: n for name, text in values.items() if (n := _number(text)) is not None}
     busy, stalls = {}, {}
     for name, n in numbers.items():
-        if (unit := UNIT.fullmatch(name)) and "throughput" not in name and "internal" not in name:
+        if (unit := UNIT.fullmatch(name)) and unit[1] not in SAME and "throughput" not in name and "internal" not in name:
             busy[unit[1]] = max(n, busy.get(unit[1], 0.0))
         elif stall := STALL.fullmatch(name):
             stalls[stall[1]] = n
     most = sorted(busy, key=busy.get, reverse=True)[:MOST_UNITS]
     waits = sorted(stalls, key=stalls.get, reverse=True)[:MOST_STALLS]
-    return {"name": re.split(r"[\[(<]", values["Kernel Name"])[0], "us": 1e-3 * NS[units[TIME]] * numbers[TIME],
+    return {"name": re.split(r"[\[(<]", values["Kernel Name"])[0].rpartition("::")[2], "us": 1e-3 * NS[units[TIME]] * numbers[TIME],
             **{name: numbers.get(metric) for name, metric in BYTES.items()},
             "busy": {name: busy[name] for name in most}, "stalls": {name: stalls[name] for name in waits}}
 

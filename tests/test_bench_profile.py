@@ -15,11 +15,12 @@ pytestmark = pytest.mark.skipif(not SIMULATED, reason="of the host alone")
 
 NAMES = ("ID", "Kernel Name", "gpu__time_duration.sum", "dram__bytes_read.sum", "dram__bytes_write.sum", "lts__t_bytes.sum",
          "breakdown:sm__issue_active.avg.pct_of_peak_sustained_elapsed", "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
-         "sm__throughput.avg.pct_of_peak_sustained_elapsed", "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio",
+         "sm__inst_issued.avg.pct_of_peak_sustained_elapsed", "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+         "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio",
          "smsp__average_warps_issue_stalled_wait_per_issue_active.ratio", "launch__block_size")
 UNITS = ("", "", "ns", "byte", "byte", "byte", "%", "%", "%", "inst", "inst", "")
-LINES = [("0", "transpose[abi:v1,x](short*, int)", "2,500", "1,000,000", "500000", "3000000", "12.5", "0", "70", "8.25", "0.5", "256"),
-         ("1", "matmul_wgmma[abi:v2,y](TensorMap)", "1500", "4000", "n/a", "9000", "20", "81.5", "81.5", "0.25", "1.5", "384")]
+LINES = [("0", "transpose[abi:v1](short*, int)", "2,500", "1,000,000", "5e5", "3e6", "12.5", "0", "12.5", "70", "8.25", "0.5", "256"),
+         ("1", "matmul::matmul_wgmma[abi:v2](Map)", "1500", "4000", "n/a", "9000", "20", "81.5", "20", "81.5", "0.25", "1.5", "96")]
 
 
 def table(*lines):
