@@ -11,6 +11,17 @@ WORDS = 8
 
 
 @functools.cache
+def make_lead(itemsize):
+    """Device function ``lead(p)``: how many elements a pointer is after the last multiple of 16 bytes."""
+    LOG = itemsize.bit_length() - 1
+
+    @device_function
+    def lead(p):
+        return i32(address(p, 0) & 15) >> LOG
+    return lead
+
+
+@functools.cache
 def make_shift(itemsize):
     """Device functions, for pointers to the word type of `itemsize`::
 

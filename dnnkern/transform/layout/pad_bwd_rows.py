@@ -1,0 +1,274 @@
+"""Rows of dx, 16 bytes a thread and chunk: a copy of dy, and near the borders the sum of what was copied there.
+
+The rows are those of `transpose_rows`, cut at dx's multiples of 16 bytes; a chunk is two aligned loads, shifted in registers. Where each
+element of a chunk has one copy, which is nearly everywhere, these bits are stored::
+
+    row of dy    | before |            elements             | after |
+    edge         +++++++++v0                               vn++++++++    "+" is added to the first and to the last element of the row
+    reflect      c b a  .  a b c                      c b a .  a b c     each letter is added to its mirror image
+
+Else a thread adds up in float32 (float64 of float64): the same chunk of each row of dy that is a copy of its own row, and for the elements
+near an end of the row those that are copies of them, one by one. Each sum has one owner and one order: no atomics. Where neighbours of dx
+are apart in dy, chunks are gathered by elements.
+"""
+import functools
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ...device import cuda, device_function, i32, i64, jit, u32
+from ...device.index import ceil_div, divide, divide_remainder, divisor
+from ...device.unroll import unrolled
+from ...device.vec import advance
+from ...dispatch import Algorithm
+from ...engine.ahead import make_follow
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, overlap, sector_waste, tail
+from ...engine.offsets import LIMIT
+from ...engine.values import COMPUTE, make_words
+from ...engine.vectors import make_unit_moves, word_of
+from ...host.canonical import aligned_to
+from ...host.dtypes import ITEMSIZE, compute_dtype
+from ...host.launch import Argument, Launch
+from ._borders import copy_arguments, make_locate, make_reach, make_row_copies
+from ._pad_problem import Border
+from ._shift import WORDS, make_lead, make_shift
+
+COST = constants("transform/pad_bwd_rows")
+
+THREADS = 256
+
+
+@dataclass(frozen=True)
+class Config:
+    """Element type, what is beyond borders, whether rows are contiguous in dy, chunks per thread, dimensions of rows, 64-bit offsets."""
+    dtype: str
+    mode: str
+    dense: bool
+    chunks: int
+    dims: int
+    wide: bool
+
+    @property
+    def elements(self):
+        """Elements of a chunk."""
+        return 16 // ITEMSIZE[self.dtype]
+
+    @property
+    def blocks(self):
+        """Resident blocks per multiprocessor that registers are to allow."""
+        return 4 if self.chunks == 1 else 3
+
+    def __str__(self):
+        return f"{self.chunks} chunk{'s' * (self.chunks > 1)}"
+
+
+class Line(NamedTuple):
+    """Of each row: elements in dx; leading border, elements with borders and stride in dy; elements before `head` and from `tail` on may
+    have several copies."""
+    elements: i32
+    before: i32
+    whole: i32
+    head: i32
+    tail: i32
+    step: i64
+
+
+def _chunks_of_row(problem):
+    """Chunks of a row of dx: one more where rows may begin anywhere."""
+    *outer, row = problem.form.dims
+    side = 16 // problem.form.itemsize
+    anywhere = aligned_to(problem.dx, problem.form.x_first, problem.form.itemsize) < 16 or any(d.x % side for d in outer)
+    return ceil_div(row.inner + (side - 1 if anywhere else 0), side)
+
+
+def _chunk_count(problem):
+    """Chunks of all rows of dx."""
+    return math.prod(d.inner for d in problem.form.dims[:-1]) * _chunks_of_row(problem)
+
+
+def supports(problem):
+    """Rows that are contiguous in dx."""
+    *outer, row = problem.form.dims
+    if row.x != 1:
+        return f"along the dimension of the least stride in dy, dx has the stride {row.x}; expected 1"
+    rows = math.prod(d.size for d in outer)
+    if max(_chunk_count(problem), rows, row.size + 32) >= LIMIT - 2 ** 20:
+        return f"{_chunk_count(problem)} chunks, {rows} rows of dy with {row.size} elements; expected fewer than 2**31 - 2**20 of each"
+    return None
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def configs(problem, device):
+    """Two chunks per thread where a chunk is two loads, and one."""
+    form = problem.form
+    dense = form.dims[-1].y == 1
+    return [Config(problem.dtype, problem.mode, dense, n, max(len(form.dims) - 1, 1), form.is_wide) for n in ((2, 1) if dense else (1,))]
+
+
+def estimate(problem, device, config):
+    """Sectors, instructions of chunks, and those of sums, for which their warps wait: of the two ends of rows, and of gathered chunks."""
+    row, count, size = problem.form.dims[-1], _chunk_count(problem), problem.form.itemsize
+    waste = sector_waste(row.inner * size, size)
+    spread = 1 if config.dense else min(row.y * size, 32) / size
+    read = problem.bytes - problem.dx.nbytes
+    moved = memory_seconds(read * max(spread, waste) + problem.dx.nbytes * waste, device) * (COST.one_chunk if config.chunks == 1 else 1.0)
+    ends = config.mode != "constant" and row.size > row.inner or _chunks_of_row(problem) * config.elements > row.inner
+    summed = min(count, COST.summed * count // _chunks_of_row(problem)) * ends if config.dense else count
+    issue = issue_seconds(count, COST.chunk + COST.dimension * config.dims, device)
+    issue += issue_seconds(summed, COST.element * config.elements, device)
+    work = overlap(memory=moved, issue=issue).slowed(tail=tail(ceil_div(count, THREADS * config.chunks), COST.blocks, device))
+    return LAUNCH + work + Cost(waves=COST.late * config.chunks)
+
+
+@functools.cache
+def make_add(config):
+    """Device function that adds a chunk of a row of dy, and what is copied to it, to the values of a chunk of dx::
+
+        add(values, words, k, skew, y, begin, line)
+
+    The chunk lies in words[k:k+4], or in memory alone where `skew` is -1; its first element is number `begin` of those of `line`, a `Line`,
+    and y points to the first element of the row of dy.
+    """
+    size, V, T = ITEMSIZE[config.dtype], config.elements, COMPUTE[compute_dtype(config.dtype)]
+    SCALE, BORDERS = word_of(size)[2], config.mode != "constant"
+    load_one, _, _, _, ONE = make_unit_moves(size, size)
+    widen, _ = make_words(config.dtype, 16)
+    widen_one, _ = make_words(config.dtype, size)
+    locate, reach = make_locate(config.mode), make_reach(config.mode, V)
+
+    @device_function
+    def value(y, i, step, ok):
+        parts, one = cuda.local.array(ONE, u32), cuda.local.array(1, T)
+        load_one(parts, 0, advance(y, i * step * SCALE), ok)
+        widen_one(one, parts, 0)
+        return one[0]
+
+    @device_function
+    def add(values, words, k, skew, y, begin, line):
+        row, before, whole, head, tail, step = line
+        more = cuda.local.array(V, T)
+        if skew >= 0:
+            widen(more, words, k)
+        else:
+            for v in range(V):
+                more[v] = value(y, before + begin + v, step, 1 if begin + v >= 0 and begin + v < row else 0)
+        for v in range(V):
+            values[v] += more[v]
+        if BORDERS and (begin < head or begin + V > tail):
+            first, after, second, end = reach(begin, before, row, whole)
+            for k in range(after - first + end - second):
+                i = first + k if k < after - first else second + k - (after - first)
+                _, j = locate(i, before, row)
+                more[0] = value(y, i, step, 1)
+                for v in range(V):
+                    if begin + v == j:
+                        values[v] += more[0]
+    return add
+
+
+@functools.cache
+def kernel(config, dependent):
+    """dx[j] = the sum of the elements of dy that are copies of x[j], `chunks` chunks per thread."""
+    size, N, V, DENSE, MODE = ITEMSIZE[config.dtype], config.chunks, config.elements, config.dense, config.mode
+    T, SCALE, Int, Wide = COMPUTE[compute_dtype(config.dtype)], word_of(size)[2], i64 if config.wide else i32, i64
+    _, store_one, _, _, ONE = make_unit_moves(size, size)
+    _, store, _, _, _ = make_unit_moves(16, size)
+    fetch, shift = make_shift(size)
+    lead, add, wait = make_lead(size), make_add(config), make_follow(dependent)
+    row_of, copy_of_row = make_row_copies(config.dims, config.wide, MODE)
+    _, narrow = make_words(config.dtype, 16)
+    HELD, SPAN = N * WORDS, THREADS * N
+    PER, BITS = max(4 // size, 1), 8 * size
+
+    @device_function
+    def store_some(p, words, begin, row):
+        part = cuda.local.array(ONE, u32)
+        for v in range(V):
+            if begin + v >= 0 and begin + v < row:
+                for k in range(ONE):
+                    part[k] = words[v * ONE // PER + k] >> (v % PER * BITS)
+                store_one(advance(p, v * SCALE), part, 0)
+
+    @device_function
+    def finish(n, s):
+        """Store chunk n of a thread, which was loaded if its part of `skews` is not -1."""
+        words, skews, begins, copies, x_ats, y_ats, x, y, line, low, high, first, chunks, outer = s
+        row, before, _, head, tail, _ = line
+        begin, skew, y_at = begins[n], skews[n], y_ats[n]
+        to = advance(x, (Wide(x_ats[n]) + begin) * SCALE)
+        if skew >= 0:
+            shift(words, n * WORDS, skew)
+        # one copy of each element
+        if skew >= 0 and copies[n] == 1 and begin >= head and begin + V <= tail:
+            store(to, words, n * WORDS)
+        # several, or the end of a row
+        elif begin < row:
+            divisors, borders, strides = outer
+            number = divide(first + n * THREADS, chunks)
+            values, packed = cuda.local.array(V, T), cuda.local.array(4, u32)
+            for v in range(V):
+                values[v] = T(0)
+            for k in range(copies[n]):
+                if copies[n] > 1:
+                    y_at = copy_of_row(k, number, divisors, borders, strides)
+                    if DENSE:
+                        at = Wide(y_at) + (before + begin)
+                        skew = fetch(words, n * WORDS, advance(y, at * SCALE), at - low, high - at, True)
+                        if skew >= 0:
+                            shift(words, n * WORDS, skew)
+                add(values, words, n * WORDS, skew, advance(y, y_at * SCALE), begin, line)
+            narrow(packed, values)
+            if begin >= 0 and begin + V <= row:
+                store(to, packed, 0)
+            else:
+                store_some(to, packed, begin, row)
+
+    finish_all = unrolled(N, finish)
+
+    @jit(launch_bounds=(THREADS, config.blocks))
+    def pad_bwd_rows(dy, dx, count, chunks, line, low, high, x_first, y_first, divisors, borders, strides):
+        wait()
+        words, skews, begins = cuda.local.array(HELD, u32), cuda.local.array(N, i32), cuda.local.array(N, i32)
+        copies, x_ats, y_ats = cuda.local.array(N, i32), cuda.local.array(N, Int), cuda.local.array(N, Int)
+        x, y = advance(dx, x_first * SCALE), advance(dy, y_first * SCALE)
+        first = cuda.blockIdx.x * SPAN + cuda.threadIdx.x
+        for n in range(N):
+            index = first + n * THREADS
+            number, chunk = divide_remainder(index, chunks)
+            x_ats[n], y_ats[n], copies[n] = row_of(number, divisors, borders, strides)
+            begin = chunk * V - lead(advance(x, x_ats[n] * SCALE))
+            begins[n], skews[n] = begin if index < count else line.elements, -1
+            if DENSE:
+                at = Wide(y_ats[n]) + (line.before + begin)
+                skews[n] = fetch(words, n * WORDS, advance(y, at * SCALE), at - low, high - at, begins[n] < line.elements)
+        outer = divisors, borders, strides
+        finish_all(0, (words, skews, begins, copies, x_ats, y_ats, x, y, line, low, high, first, chunks, outer))
+    return pad_bwd_rows
+
+
+def build(problem, device, config):
+    """One launch."""
+    form = problem.form
+    *outer, row = form.dims
+    _, name, _ = word_of(form.itemsize)
+    low, high = (v // form.itemsize - form.y_first for v in problem.dy.extent)
+    after, count = row.size - row.before - row.inner, _chunk_count(problem)
+    # elements of a row before `head`, and from `tail` on, may have several copies
+    head = {"edge": min(row.before, 1), "reflect": row.before + 1 if row.before else 0}.get(config.mode, 0)
+    end = {"edge": min(after, 1), "reflect": after + 1 if after else 0}.get(config.mode, 0)
+    arguments = (Argument(name + "*", "dy"), Argument(name + "*", "dx"), Argument("int32", count),
+                 Argument("uint32x3", divisor(_chunks_of_row(problem))),
+                 Argument(Line, Line(row.inner, row.before, row.size, head, row.inner - end, row.y)), Argument("int64", low), Argument("int64", high),
+                 Argument("int64", form.x_first), Argument("int64", form.y_first),
+                 *copy_arguments(outer or [Border(1, 0, 0, 0, 1)], config.wide))
+    dependent = device.capability >= (9, 0)
+    return (Launch(kernel(config, dependent), (ceil_div(count, THREADS * config.chunks), 1, 1), (THREADS, 1, 1), arguments,
+                   dependent=dependent),)
+
+
+ALGORITHM = Algorithm(op="pad_bwd", name="rows", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)
