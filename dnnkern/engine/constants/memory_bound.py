@@ -291,8 +291,8 @@ row("transform/rows", h200("h200-transpose.jsonl"),
     ("dimension", "blocks"),
     chunk=60, dimension=12, element=8, gathered=64, l1=8, one_chunk=1.03, late=2e-7, blocks=8)
 row("transform/pad_bwd_rows", COUNTED,
-    "instructions of a chunk, a dimension, an element that is added up; chunks of a row that are added up; times as long with one chunk per "
-    "thread; s that each chunk of a block takes beside its bytes",
+    "instructions of a chunk, a dimension, an element that is added up; chunks of a row that are added up; times as long with one chunk "
+    "per thread; s that each chunk of a block takes beside its bytes",
     chunk=60, dimension=14, element=20, summed=64, one_chunk=1.03, late=2e-7, blocks=4)
 row("transform/pad_flat", COUNTED,
     "instructions of a vector, a dimension, an element that is gathered, a row that is looked up and its dimension; vectors around the end "

@@ -263,7 +263,8 @@ def build(problem, device, config):
     end = {"edge": min(after, 1), "reflect": after + 1 if after else 0}.get(config.mode, 0)
     arguments = (Argument(name + "*", "dy"), Argument(name + "*", "dx"), Argument("int32", count),
                  Argument("uint32x3", divisor(_chunks_of_row(problem))),
-                 Argument(Line, Line(row.inner, row.before, row.size, head, row.inner - end, row.y)), Argument("int64", low), Argument("int64", high),
+                 Argument(Line, Line(row.inner, row.before, row.size, head, row.inner - end, row.y)),
+                 Argument("int64", low), Argument("int64", high),
                  Argument("int64", form.x_first), Argument("int64", form.y_first),
                  *copy_arguments(outer or [Border(1, 0, 0, 0, 1)], config.wide))
     dependent = device.capability >= (9, 0)

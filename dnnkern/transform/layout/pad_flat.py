@@ -42,7 +42,8 @@ MOST_STAGED = 256  # bytes of a row of x: a block stages two rows more than it h
 @dataclass(frozen=True)
 class Config:
     """Bytes of an element, its type where there is something to fill in, what is beyond borders; whether x is copied to shared memory,
-    whether vectors may lie within a row of x; vectors per thread, dimensions of rows, whether they have borders, 64-bit offsets."""
+    whether vectors may lie within a row of x; vectors per thread, dimensions of rows, whether they have borders, 64-bit offsets; where a
+    vector is a number of staged rows: their size, border and elements."""
     itemsize: int
     filled: str | None
     mode: str
@@ -52,6 +53,7 @@ class Config:
     dims: int
     bordered: bool
     wide: bool
+    row: tuple = ()
 
     @property
     def elements(self):
@@ -97,14 +99,15 @@ def workspace(problem, device, config):
 
 
 def configs(problem, device):
-    """Two vectors per thread, and one; staged where rows of x are short and follow each other, and not."""
+    """One vector per thread, two, or, staged, which is where rows of x are short and follow each other, four."""
     form = problem.form
     *outer, row = form.dims
     bordered = any((d.before, d.inner) != (0, d.size) for d in outer)
     stretch = len(outer) == 1 and not bordered and (outer[0].x, row.x) == (row.inner, 1) and 0 < row.inner * form.itemsize <= MOST_STAGED
-    dense = row.x == 1 and row.inner * form.itemsize >= 16
-    return [Config(form.itemsize, problem.filled, problem.mode, staged, dense and not staged, n, max(len(outer), 1), bordered, form.is_wide)
-            for staged in ((True, False) if stretch else (False,)) for n in (2, 1)]
+    dense, whole = row.x == 1 and row.inner * form.itemsize >= 16, problem.alignment == 16 and 16 // form.itemsize % row.size == 0
+    return [Config(form.itemsize, problem.filled, problem.mode, staged, dense and not staged, n, max(len(outer), 1), bordered, form.is_wide,
+                   (row.size, row.before, row.inner) if staged and whole else ())
+            for staged in ((True, False) if stretch else (False,)) for n in ((4, 2, 1) if staged else (2, 1))]
 
 
 def estimate(problem, device, config):
@@ -163,12 +166,13 @@ def make_take(config):
     size, V, STAGED, FILLED = config.itemsize, config.elements, config.staged, config.filled is not None
     load_one, _, load_staged, _, ONE = make_unit_moves(size, size)
     locate, Int = make_locate(config.mode), i64 if config.wide else i32
-    look_up, SCALE, MASK = make_rows(config), word_of(size)[2], 2 ** (8 * min(size, 4)) - 1
+    look_up, measure, SCALE, MASK = make_rows(config), make_measure(config), word_of(size)[2], 2 ** (8 * min(size, 4)) - 1
 
     @device_function
     def take(v, s):
         parts, pattern, places, x_rows, x, memory, base, line, step, outer = s
-        inside, j = locate(places[1], line.before, line.inner)
+        row, before, inner = measure(line)
+        inside, j = locate(places[1], before, inner)
         there = inside and places[2] != 0
         if STAGED:
             load_staged(parts, v * ONE, memory, base, (x_rows[0] + j) * size)
@@ -178,14 +182,30 @@ def make_take(config):
             for k in range(ONE):
                 parts[v * ONE + k] = parts[v * ONE + k] if there else pattern[k] & MASK
         places[1] += 1
-        if v < V - 1 and places[1] == line.size:
+        if v < V - 1 and places[1] == row:
             places[0] += 1
             places[1] = 0
             if STAGED:
-                x_rows[0] += line.inner
+                x_rows[0] += inner
             else:
                 look_up(places, x_rows, places[0], outer)
     return take
+
+
+@functools.cache
+def make_measure(config):
+    """Device function ``measure(line)``: size, leading border and elements of a row, constants where the configuration has them."""
+    if config.row:
+        SIZE, BEFORE, INNER = config.row
+
+        @device_function
+        def measure(line):
+            return SIZE, BEFORE, INNER
+    else:
+        @device_function
+        def measure(line):
+            return line.size, line.before, line.inner
+    return measure
 
 
 @functools.cache
@@ -214,7 +234,8 @@ def kernel(config, dependent):
     fill, lead, wait, look_up = make_fill(config.filled) if FILLED else None, make_lead(size), make_follow(dependent), make_rows(config)
     stage, take = make_stage(config), make_take(config)
     take_all = unrolled(V, take)
-    Int, HELD, PARTS, SPAN = i64 if config.wide else i32, N * WORDS, V * ONE, THREADS * N * V
+    Int, Wide, HELD, PARTS, SPAN = i64 if config.wide else i32, i64, N * WORDS, V * ONE, THREADS * N * V
+    WHOLE = bool(config.row)
     SHARED = 16 * THREADS * config.turns * SCALE // size if STAGED else 1
 
     @device_function
@@ -232,6 +253,8 @@ def kernel(config, dependent):
             at = begin if begin >= 0 else 0
             places[0], places[1] = divide_remainder(at, line.by_size)
             places[2] = 1
+            if WHOLE:
+                places[1] = 0
             if STAGED:
                 x_rows[0] = places[0] * line.inner - start
             else:
@@ -252,14 +275,14 @@ def kernel(config, dependent):
     def pad_flat(x, y, total, line, step, low, high, x_first, y_first, divisors, borders, strides, value):
         wait()
         words, skews, pattern = cuda.local.array(HELD, u32), cuda.local.array(N, i32), cuda.local.array(4, u32)
-        memory, base, start = cuda.shared.array(SHARED, Word, alignment=16), u32(0), 0
+        memory, start = cuda.shared.array(SHARED, Word, alignment=16), 0
+        base = shared_address(memory, 0)
         x, y, outer = advance(x, x_first * SCALE), advance(y, y_first * SCALE), (divisors, borders, strides)
         block = cuda.blockIdx.x * SPAN - lead(y)
         first = block + cuda.threadIdx.x * V
         if FILLED:
             fill(pattern, value)
         if STAGED:
-            base = shared_address(memory, 0)
             after = block + SPAN if block + SPAN < total else total
             start = stage(memory, base, x, divide(block if block >= 0 else 0, line.by_size) * line.inner,
                           (divide(after - 1, line.by_size) + 1) * line.inner, high)
@@ -272,7 +295,7 @@ def kernel(config, dependent):
                 places[0], places[1] = divide_remainder(begin if whole else 0, line.by_size)
                 look_up(places, x_rows, places[0], outer)
                 j = places[1] - line.before
-                at = i64(x_rows[0]) + j
+                at = Wide(x_rows[0]) + j
                 skews[n] = fetch(words, n * WORDS, advance(x, at * SCALE), at - low, high - at,
                                  whole and places[2] != 0 and j >= 0 and j + V <= line.inner)
         finish_all(0, (words, skews, pattern, x, y, total, first, memory, base, start, line, step, outer))
