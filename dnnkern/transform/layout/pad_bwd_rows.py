@@ -41,13 +41,15 @@ THREADS = 256
 
 @dataclass(frozen=True)
 class Config:
-    """Element type, what is beyond borders, whether rows are contiguous in dy, chunks per thread, dimensions of rows, 64-bit offsets."""
+    """Element type, what is beyond borders, whether rows are contiguous in dy, chunks per thread, dimensions of rows, 64-bit offsets,
+    whether a block sets chunks that are sums aside."""
     dtype: str
     mode: str
     dense: bool
     chunks: int
     dims: int
     wide: bool
+    listed: bool = False
 
     @property
     def elements(self):
@@ -57,10 +59,10 @@ class Config:
     @property
     def blocks(self):
         """Resident blocks per multiprocessor that registers are to allow."""
-        return 4 if self.chunks == 1 else 3
+        return 4 if self.chunks == 1 or self.listed else 3
 
     def __str__(self):
-        return f"{self.chunks} chunk{'s' * (self.chunks > 1)}"
+        return f"{self.chunks} chunk{'s' * (self.chunks > 1)}{', listed' * self.listed}"
 
 
 class Line(NamedTuple):
@@ -104,10 +106,11 @@ def workspace(problem, device, config):
 
 
 def configs(problem, device):
-    """Two chunks per thread where a chunk is two loads, and one."""
+    """Two chunks per thread where a chunk is two loads, and one; in lists there too, but for nothing to add up, and four."""
     form = problem.form
     dense = form.dims[-1].y == 1
-    return [Config(problem.dtype, problem.mode, dense, n, max(len(form.dims) - 1, 1), form.is_wide) for n in ((2, 1) if dense else (1,))]
+    some = [(2, False), (1, False)] + [(n, True) for n in (4, 2, 1)] if dense else [(1, False)]
+    return [Config(problem.dtype, problem.mode, dense, n, max(len(form.dims) - 1, 1), form.is_wide, listed) for n, listed in some]
 
 
 def estimate(problem, device, config):
@@ -182,7 +185,7 @@ def kernel(config, dependent):
     lead, add, wait = make_lead(size), make_add(config), make_follow(dependent)
     row_of, copy_of_row = make_row_copies(config.dims, config.wide, MODE)
     _, narrow = make_words(config.dtype, 16)
-    HELD, SPAN = N * WORDS, THREADS * N
+    LISTED, HELD, SPAN, LATE = config.listed, N * WORDS, THREADS * N, THREADS * N if config.listed else 1
     PER, BITS = max(4 // size, 1), 8 * size
 
     @device_function
@@ -195,38 +198,59 @@ def kernel(config, dependent):
                 store_one(advance(p, v * SCALE), part, 0)
 
     @device_function
-    def finish(n, s):
-        """Store chunk n of a thread, which was loaded if its part of `skews` is not -1."""
-        words, skews, begins, copies, x_ats, y_ats, x, y, line, low, high, first, chunks, outer = s
-        row, before, _, head, tail, _ = line
-        begin, skew, y_at = begins[n], skews[n], y_ats[n]
-        to = advance(x, (Wide(x_ats[n]) + begin) * SCALE)
-        if skew >= 0:
-            shift(words, n * WORDS, skew)
-        # one copy of each element
-        if skew >= 0 and copies[n] == 1 and begin >= head and begin + V <= tail:
-            store(to, words, n * WORDS)
-        # several, or the end of a row
-        elif begin < row:
-            divisors, borders, strides = outer
-            number = divide(first + n * THREADS, chunks)
-            values, packed = cuda.local.array(V, T), cuda.local.array(4, u32)
-            for v in range(V):
-                values[v] = T(0)
-            for k in range(copies[n]):
-                if copies[n] > 1:
-                    y_at = copy_of_row(k, number, divisors, borders, strides)
-                    if DENSE:
-                        at = Wide(y_at) + (before + begin)
-                        skew = fetch(words, n * WORDS, advance(y, at * SCALE), at - low, high - at, True)
-                        if skew >= 0:
-                            shift(words, n * WORDS, skew)
-                add(values, words, n * WORDS, skew, advance(y, y_at * SCALE), begin, line)
-            narrow(packed, values)
-            if begin >= 0 and begin + V <= row:
-                store(to, packed, 0)
+    def place(index, s):
+        """(number of the first element, offsets of the row in dx and in dy, copies of the row) of a chunk."""
+        x, _, _, _, _, chunks, outer = s
+        divisors, borders, strides = outer
+        number, chunk = divide_remainder(index, chunks)
+        x_at, y_at, copies = row_of(number, divisors, borders, strides)
+        return chunk * V - lead(advance(x, x_at * SCALE)), x_at, y_at, copies
+
+    @device_function
+    def fetch_chunk(words, k, y_at, begin, wanted, s):
+        _, y, line, low, high, _, _ = s
+        at = Int(y_at + (line.before + begin))
+        return fetch(words, k, advance(y, at * SCALE), at - low, high - at, wanted)
+
+    @device_function
+    def add_up(words, k, skew, index, begin, x_at, y_at, copies, s):
+        """Store a chunk of sums; what is in words[k:k+4] unless `skew` is -1 is the chunk of the row that has no other copy."""
+        x, y, line, _, _, chunks, outer = s
+        divisors, borders, strides = outer
+        values, packed, number = cuda.local.array(V, T), cuda.local.array(4, u32), divide(index, chunks)
+        for v in range(V):
+            values[v] = T(0)
+        for c in range(copies):
+            if copies > 1:
+                y_at = copy_of_row(c, number, divisors, borders, strides)
+                if DENSE:
+                    skew = fetch_chunk(words, k, y_at, begin, True, s)
+                    if skew >= 0:
+                        shift(words, k, skew)
+            add(values, words, k, skew, advance(y, y_at * SCALE), begin, line)
+        narrow(packed, values)
+        to = advance(x, (Wide(x_at) + begin) * SCALE)
+        if begin >= 0 and begin + V <= line.elements:
+            store(to, packed, 0)
+        else:
+            store_some(to, packed, begin, line.elements)
+
+    @device_function
+    def finish(n, state):
+        """Store chunk n of a thread, which was loaded if its part of `skews` is not -1, if each of its elements has one copy."""
+        words, skews, begins, copies, x_ats, y_ats, held, late, s = state
+        x, _, line, _, _, _, _ = s
+        begin = begins[n]
+        if skews[n] >= 0:
+            shift(words, n * WORDS, skews[n])
+        if skews[n] >= 0 and copies[n] == 1 and begin >= line.head and begin + V <= line.tail:
+            store(advance(x, (Wide(x_ats[n]) + begin) * SCALE), words, n * WORDS)
+        elif begin < line.elements:
+            if LISTED:
+                late[cuda.atomic.add(held, 0, 1)] = cuda.threadIdx.x + n * THREADS
             else:
-                store_some(to, packed, begin, row)
+                add_up(words, n * WORDS, skews[n], cuda.blockIdx.x * SPAN + cuda.threadIdx.x + n * THREADS, begin, x_ats[n], y_ats[n],
+                       copies[n], s)
 
     finish_all = unrolled(N, finish)
 
@@ -235,19 +259,32 @@ def kernel(config, dependent):
         wait()
         words, skews, begins = cuda.local.array(HELD, u32), cuda.local.array(N, i32), cuda.local.array(N, i32)
         copies, x_ats, y_ats = cuda.local.array(N, i32), cuda.local.array(N, Int), cuda.local.array(N, Int)
-        x, y = advance(dx, x_first * SCALE), advance(dy, y_first * SCALE)
-        first = cuda.blockIdx.x * SPAN + cuda.threadIdx.x
+        held, late = cuda.shared.array(1, i32), cuda.shared.array(LATE, i32)
+        x, y, first = advance(dx, x_first * SCALE), advance(dy, y_first * SCALE), cuda.blockIdx.x * SPAN
+        s = x, y, line, low, high, chunks, (divisors, borders, strides)
+        if LISTED:
+            if cuda.threadIdx.x == 0:
+                held[0] = 0
+            cuda.syncthreads()
+        # load chunks
         for n in range(N):
-            index = first + n * THREADS
-            number, chunk = divide_remainder(index, chunks)
-            x_ats[n], y_ats[n], copies[n] = row_of(number, divisors, borders, strides)
-            begin = chunk * V - lead(advance(x, x_ats[n] * SCALE))
-            begins[n], skews[n] = begin if index < count else line.elements, -1
+            index = first + cuda.threadIdx.x + n * THREADS
+            begins[n], x_ats[n], y_ats[n], copies[n] = place(index, s)
+            begins[n], skews[n] = begins[n] if index < count else line.elements, -1
             if DENSE:
-                at = Wide(y_ats[n]) + (line.before + begin)
-                skews[n] = fetch(words, n * WORDS, advance(y, at * SCALE), at - low, high - at, begins[n] < line.elements)
-        outer = divisors, borders, strides
-        finish_all(0, (words, skews, begins, copies, x_ats, y_ats, x, y, line, low, high, first, chunks, outer))
+                skews[n] = fetch_chunk(words, n * WORDS, y_ats[n], begins[n], begins[n] < line.elements, s)
+        # store those that are copies, and sums
+        finish_all(0, (words, skews, begins, copies, x_ats, y_ats, held, late, s))
+        if LISTED:
+            cuda.syncthreads()
+            for e in range(cuda.threadIdx.x, held[0], THREADS):
+                index, skew = first + late[e], -1
+                begin, x_at, y_at, rows = place(index, s)
+                if DENSE:
+                    skew = fetch_chunk(words, 0, y_at, begin, True, s)
+                    if skew >= 0:
+                        shift(words, 0, skew)
+                add_up(words, 0, skew, index, begin, x_at, y_at, rows, s)
     return pad_bwd_rows
 
 
@@ -264,7 +301,7 @@ def build(problem, device, config):
     arguments = (Argument(name + "*", "dy"), Argument(name + "*", "dx"), Argument("int32", count),
                  Argument("uint32x3", divisor(_chunks_of_row(problem))),
                  Argument(Line, Line(row.inner, row.before, row.size, head, row.inner - end, row.y)),
-                 Argument("int64", low), Argument("int64", high),
+                 *(Argument("int64" if config.wide else "int32", v) for v in (low, min(high, LIMIT - 1 if not config.wide else high))),
                  Argument("int64", form.x_first), Argument("int64", form.y_first),
                  *copy_arguments(outer or [Border(1, 0, 0, 0, 1)], config.wide))
     dependent = device.capability >= (9, 0)

@@ -234,7 +234,7 @@ def kernel(config, dependent):
     fill, lead, wait, look_up = make_fill(config.filled) if FILLED else None, make_lead(size), make_follow(dependent), make_rows(config)
     stage, take = make_stage(config), make_take(config)
     take_all = unrolled(V, take)
-    Int, Wide, HELD, PARTS, SPAN = i64 if config.wide else i32, i64, N * WORDS, V * ONE, THREADS * N * V
+    Int, HELD, PARTS, SPAN = i64 if config.wide else i32, N * WORDS, V * ONE, THREADS * N * V
     WHOLE = bool(config.row)
     SHARED = 16 * THREADS * config.turns * SCALE // size if STAGED else 1
 
@@ -295,7 +295,7 @@ def kernel(config, dependent):
                 places[0], places[1] = divide_remainder(begin if whole else 0, line.by_size)
                 look_up(places, x_rows, places[0], outer)
                 j = places[1] - line.before
-                at = Wide(x_rows[0]) + j
+                at = Int(x_rows[0] + j)
                 skews[n] = fetch(words, n * WORDS, advance(x, at * SCALE), at - low, high - at,
                                  whole and places[2] != 0 and j >= 0 and j + V <= line.inner)
         finish_all(0, (words, skews, pattern, x, y, total, first, memory, base, start, line, step, outer))
@@ -311,7 +311,7 @@ def build(problem, device, config):
     line = Line(row.size, divisor(row.size), row.before, row.inner)
     arguments = (Argument(name + "*", "x"), Argument(name + "*", "y"), Argument("int32", problem.y.size), Argument(Line, line),
                  Argument("int64" if config.wide else "int32", row.x),
-                 *(Argument("int32" if config.staged else "int64", v) for v in (low, high)),
+                 *(Argument("int64" if config.wide else "int32", v) for v in (low, min(high, LIMIT - 1))),
                  Argument("int64", form.x_first), Argument("int64", form.y_first),
                  *border_arguments(outer or [Border(1, 0, 0, 0, 1)], row.size, config.wide), Argument(problem.scalar_type, "value"))
     dependent = device.capability >= (9, 0)
