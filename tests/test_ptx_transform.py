@@ -145,7 +145,8 @@ def test_borders_in_one_run_move_16_bytes(dtype, words, staged):
         code, _ = assembled(problem, "flat", config=config)
         wide = {128: config.turns if config.staged else config.chunks * (1 if ITEMSIZE[dtype] == 8 else 2) if config.dense else 0}
         assert accesses(code, "LDG").get(128, 0) == accesses(code, "STS").get(128, 0) + wide[128] * (not config.staged) == wide[128]
-        assert accesses(code, "STG")[128] == config.chunks * (1 + config.dense) and not code.divisions
+        assert accesses(code, "STG")[128] == config.chunks * (1 + (config.dense and not config.listed)) + config.listed
+        assert not code.divisions
         assert code.registers <= 64 and (dtype == "float64" or not code.doubles)
 
 
@@ -153,12 +154,13 @@ def test_borders_in_one_run_move_16_bytes(dtype, words, staged):
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
 def test_gradients_of_borders_move_16_bytes(dtype, mode, words):
-    """Two loads a chunk and one store where each element has one copy; as many again for the sums."""
+    """Two loads a chunk and one store where each element has one copy; as many again for the sums, once a block that lists them."""
     problem = parse_problem([*words.format(dtype).split(), mode], "pad_bwd")
     for variant in next(a for a in dispatch.algorithms("pad_bwd") if a.name == "rows").variants(problem, device("sm_90a")):
         code, _ = assembled(problem, "rows", config=variant.config)
-        n, loads = variant.config.chunks, 1 if dtype == "float64" else 2
-        assert accesses(code, "LDG")[128] == n * loads * (1 if mode == "constant" else 2) and accesses(code, "STG")[128] == 2 * n
+        n, loads, listed = variant.config.chunks, 1 if dtype == "float64" else 2, variant.config.listed
+        sums = (1 if listed else n) * (mode != "constant") + listed
+        assert accesses(code, "LDG")[128] == (n + sums) * loads and accesses(code, "STG")[128] == n + (1 if listed else n)
         assert code.registers <= 65536 // (256 * variant.config.blocks) and (dtype == "float64" or not code.doubles)
 
 

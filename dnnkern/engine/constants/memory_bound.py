@@ -291,14 +291,14 @@ row("transform/rows", h200("h200-transpose.jsonl"),
     ("dimension", "blocks"),
     chunk=60, dimension=12, element=8, gathered=64, l1=8, one_chunk=1.03, late=2e-7, blocks=8)
 row("transform/pad_bwd_rows", COUNTED,
-    "instructions of a chunk, a dimension, an element that is added up; chunks of a row that are added up; times as long with one chunk "
-    "per thread; s that each chunk of a block takes beside its bytes",
-    chunk=60, dimension=14, element=20, summed=64, one_chunk=1.03, late=2e-7, blocks=4)
+    "instructions of a chunk, a dimension, an element that is added up; chunks of a row that are added up, and of a block that "
+    "lists them; times as long with one chunk per thread; s that each chunk of a block takes beside its bytes",
+    chunk=60, dimension=14, element=20, summed=64, listed=4, one_chunk=1.03, late=2e-7, blocks=4)
 row("transform/pad_flat", COUNTED,
     "instructions of a vector, a dimension, an element that is gathered, a row that is looked up and its dimension; vectors around the end "
-    "of a row that are gathered; elements a clock that the L1 serves; times as long with one vector per thread; s that each vector of a "
-    "block takes beside its bytes, and to copy to shared memory",
-    vector=40, dimension=12, element=11, row=15, gathered=32, l1=8, one_vector=1.03, late=2e-7, stage=1e-6, blocks=4)
+    "of a row that are gathered, and of a block that lists them; elements a clock that the L1 serves; times as long with one vector per "
+    "thread; s that each vector of a block takes beside its bytes, and to copy to shared memory",
+    vector=40, dimension=12, element=11, row=15, gathered=32, listed=2, l1=8, one_vector=1.03, late=2e-7, stage=1e-6, blocks=4)
 row("transform/concat_batch", h100("h100-weak-spots-band.jsonl"),
     "times as long as the rows of each array, and with more than four arrays a launch", slower=0.97, eight=2.1)
 row("transform/copy", h200("h200-transpose.jsonl"),

@@ -59,7 +59,7 @@ class Config:
     @property
     def blocks(self):
         """Resident blocks per multiprocessor that registers are to allow."""
-        return 4 if self.chunks == 1 or self.listed else 3
+        return 4 if self.chunks == 1 or self.listed and self.chunks == 2 else 3
 
     def __str__(self):
         return f"{self.chunks} chunk{'s' * (self.chunks > 1)}{', listed' * self.listed}"
@@ -121,7 +121,8 @@ def estimate(problem, device, config):
     read = problem.bytes - problem.dx.nbytes
     moved = memory_seconds(read * max(spread, waste) + problem.dx.nbytes * waste, device) * (COST.one_chunk if config.chunks == 1 else 1.0)
     ends = config.mode != "constant" and row.size > row.inner or _chunks_of_row(problem) * config.elements > row.inner
-    summed = min(count, COST.summed * count // _chunks_of_row(problem)) * ends if config.dense else count
+    reach = COST.listed if config.listed else COST.summed
+    summed = min(count, reach * count // _chunks_of_row(problem)) * ends if config.dense else count
     issue = issue_seconds(count, COST.chunk + COST.dimension * config.dims, device)
     issue += issue_seconds(summed, COST.element * config.elements, device)
     work = overlap(memory=moved, issue=issue).slowed(tail=tail(ceil_div(count, THREADS * config.chunks), COST.blocks, device))

@@ -43,7 +43,7 @@ MOST_STAGED = 256  # bytes of a row of x: a block stages two rows more than it h
 class Config:
     """Bytes of an element, its type where there is something to fill in, what is beyond borders; whether x is copied to shared memory,
     whether vectors may lie within a row of x; vectors per thread, dimensions of rows, whether they have borders, 64-bit offsets; where a
-    vector is a number of staged rows: their size, border and elements."""
+    vector is a number of staged rows: their size, border and elements; whether a block sets vectors that are gathered aside."""
     itemsize: int
     filled: str | None
     mode: str
@@ -54,6 +54,7 @@ class Config:
     bordered: bool
     wide: bool
     row: tuple = ()
+    listed: bool = False
 
     @property
     def elements(self):
@@ -66,7 +67,7 @@ class Config:
         return ceil_div(16 * THREADS * self.chunks + 2 * MOST_STAGED + 32, 16 * THREADS)
 
     def __str__(self):
-        return f"{self.chunks} vector{'s' * (self.chunks > 1)}{', staged' * self.staged}"
+        return f"{self.chunks} vector{'s' * (self.chunks > 1)}{', staged' * self.staged}{', listed' * self.listed}"
 
 
 class Line(NamedTuple):
@@ -105,9 +106,10 @@ def configs(problem, device):
     bordered = any((d.before, d.inner) != (0, d.size) for d in outer)
     stretch = len(outer) == 1 and not bordered and (outer[0].x, row.x) == (row.inner, 1) and 0 < row.inner * form.itemsize <= MOST_STAGED
     dense, whole = row.x == 1 and row.inner * form.itemsize >= 16, problem.alignment == 16 and 16 // form.itemsize % row.size == 0
+    some = [(n, True, False) for n in (4, 2, 1) if stretch] + [(2, False, False), (1, False, False)]
+    some += [(n, False, True) for n in (4, 2) if dense]
     return [Config(form.itemsize, problem.filled, problem.mode, staged, dense and not staged, n, max(len(outer), 1), bordered, form.is_wide,
-                   (row.size, row.before, row.inner) if staged and whole else ())
-            for staged in ((True, False) if stretch else (False,)) for n in ((4, 2, 1) if staged else (2, 1))]
+                   (row.size, row.before, row.inner) if staged and whole else (), listed) for n, staged, listed in some]
 
 
 def estimate(problem, device, config):
@@ -115,7 +117,8 @@ def estimate(problem, device, config):
     row, count = problem.form.dims[-1], _count(problem)
     spread = 1 if abs(row.x) <= 1 else min(abs(row.x) * config.itemsize, 32) / config.itemsize
     moved = memory_seconds(problem.read_bytes * spread + problem.y.nbytes, device) * (COST.one_vector if config.chunks == 1 else 1.0)
-    gathered = min(count, COST.gathered * count * config.elements // row.size) if config.dense else count
+    reach = COST.listed if config.listed else COST.gathered
+    gathered = min(count, reach * count * config.elements // row.size) if config.dense else count
     rows = 1 + min(config.elements, config.elements / row.size)
     issue = issue_seconds(count, COST.vector + COST.dimension * config.dims, device)
     issue += issue_seconds(gathered, COST.element * config.elements + (COST.row * rows * config.dims if not config.staged else 0), device)
@@ -235,39 +238,48 @@ def kernel(config, dependent):
     stage, take = make_stage(config), make_take(config)
     take_all = unrolled(V, take)
     Int, HELD, PARTS, SPAN = i64 if config.wide else i32, N * WORDS, V * ONE, THREADS * N * V
-    WHOLE = bool(config.row)
+    WHOLE, LISTED, LATE = bool(config.row), config.listed, THREADS * N if config.listed else 1
     SHARED = 16 * THREADS * config.turns * SCALE // size if STAGED else 1
 
     @device_function
-    def finish(n, s):
+    def gather(begin, s):
+        """Store the vector of elements from number `begin` on, or those of them that there are, each loaded by itself."""
+        pattern, x, y, total, memory, base, start, line, step, outer = s
+        to, at = advance(y, Int(begin) * SCALE), begin if begin >= 0 else 0
+        parts, packed = cuda.local.array(PARTS, u32), cuda.local.array(4, u32)
+        places, x_rows = cuda.local.array(3, i32), cuda.local.array(1, Int)
+        places[0], places[1] = divide_remainder(at, line.by_size)
+        places[2] = 1
+        if WHOLE:
+            places[1] = 0
+        if STAGED:
+            x_rows[0] = places[0] * line.inner - start
+        else:
+            look_up(places, x_rows, places[0], outer)
+        state = parts, pattern, places, x_rows, x, memory, base, line, step, outer
+        if begin >= 0 and begin + V <= total:
+            take_all(0, state)
+            pack(parts, packed)
+            store(to, packed, 0)
+        else:
+            for i in range(at, begin + V if begin + V < total else total):
+                take(0, state)
+                store_one(advance(to, (i - begin) * SCALE), parts, 0)
+
+    @device_function
+    def finish(n, state):
         """Store vector n of a thread, which is loaded if its part of `skews` is not -1."""
-        words, skews, pattern, x, y, total, first, memory, base, start, line, step, outer = s
+        words, skews, first, held, late, s = state
+        _, _, y, total, _, _, _, _, _, _ = s
         begin = first + n * THREADS * V
-        to = advance(y, Int(begin) * SCALE)
         if skews[n] >= 0:
             shift(words, n * WORDS, skews[n])
-            store(to, words, n * WORDS)
+            store(advance(y, Int(begin) * SCALE), words, n * WORDS)
         elif begin < total and begin + V > 0:
-            parts, packed = cuda.local.array(PARTS, u32), cuda.local.array(4, u32)
-            places, x_rows = cuda.local.array(3, i32), cuda.local.array(1, Int)
-            at = begin if begin >= 0 else 0
-            places[0], places[1] = divide_remainder(at, line.by_size)
-            places[2] = 1
-            if WHOLE:
-                places[1] = 0
-            if STAGED:
-                x_rows[0] = places[0] * line.inner - start
+            if LISTED:
+                late[cuda.atomic.add(held, 0, 1)] = begin
             else:
-                look_up(places, x_rows, places[0], outer)
-            state = parts, pattern, places, x_rows, x, memory, base, line, step, outer
-            if begin >= 0 and begin + V <= total:
-                take_all(0, state)
-                pack(parts, packed)
-                store(to, packed, 0)
-            else:
-                for i in range(at, begin + V if begin + V < total else total):
-                    take(0, state)
-                    store_one(advance(to, (i - begin) * SCALE), parts, 0)
+                gather(begin, s)
 
     finish_all = unrolled(N, finish)
 
@@ -276,16 +288,22 @@ def kernel(config, dependent):
         wait()
         words, skews, pattern = cuda.local.array(HELD, u32), cuda.local.array(N, i32), cuda.local.array(4, u32)
         memory, start = cuda.shared.array(SHARED, Word, alignment=16), 0
+        held, late = cuda.shared.array(1, i32), cuda.shared.array(LATE, i32)
         base = shared_address(memory, 0)
         x, y, outer = advance(x, x_first * SCALE), advance(y, y_first * SCALE), (divisors, borders, strides)
         block = cuda.blockIdx.x * SPAN - lead(y)
         first = block + cuda.threadIdx.x * V
+        if LISTED:
+            if cuda.threadIdx.x == 0:
+                held[0] = 0
+            cuda.syncthreads()
         if FILLED:
             fill(pattern, value)
         if STAGED:
             after = block + SPAN if block + SPAN < total else total
             start = stage(memory, base, x, divide(block if block >= 0 else 0, line.by_size) * line.inner,
                           (divide(after - 1, line.by_size) + 1) * line.inner, high)
+        # load vectors that lie within a row
         for n in range(N):
             skews[n] = -1
             if DENSE:
@@ -298,7 +316,13 @@ def kernel(config, dependent):
                 at = Int(x_rows[0] + j)
                 skews[n] = fetch(words, n * WORDS, advance(x, at * SCALE), at - low, high - at,
                                  whole and places[2] != 0 and j >= 0 and j + V <= line.inner)
-        finish_all(0, (words, skews, pattern, x, y, total, first, memory, base, start, line, step, outer))
+        # store them, and gather the others
+        s = pattern, x, y, total, memory, base, start, line, step, outer
+        finish_all(0, (words, skews, first, held, late, s))
+        if LISTED:
+            cuda.syncthreads()
+            for e in range(cuda.threadIdx.x, held[0], THREADS):
+                gather(late[e], s)
     return pad_flat
 
 
