@@ -106,10 +106,10 @@ def workspace(problem, device, config):
 
 
 def configs(problem, device):
-    """Two chunks per thread where a chunk is two loads, and one; in lists there too, but for nothing to add up, and four."""
+    """Two chunks per thread where a chunk is two loads, and one; with lists four too, where the dimensions leave registers for them."""
     form = problem.form
     dense = form.dims[-1].y == 1
-    some = [(2, False), (1, False)] + [(n, True) for n in (4, 2, 1)] if dense else [(1, False)]
+    some = [(2, False), (1, False)] + [(n, True) for n in (4, 2, 1)[len(form.dims) > 5:]] if dense else [(1, False)]
     return [Config(problem.dtype, problem.mode, dense, n, max(len(form.dims) - 1, 1), form.is_wide, listed) for n, listed in some]
 
 
