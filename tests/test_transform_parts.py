@@ -1,4 +1,6 @@
 """Parts of arrays and borders: random problems, PyTorch's results, bits, bad input."""
+import dataclasses
+
 import labs
 import numpy as np
 import pytest
@@ -246,10 +248,10 @@ def test_gradients_of_borders_are_those_of_torch(algo):
 def test_vectors_of_whole_rows_are_compiled_in():
     """Three channels made four are two rows of a vector of 16 bits, four of 8; channels made five, or rows with borders, are not."""
     flat = next(a for a in dispatch.algorithms("pad") if a.name == "flat")
+    device = dataclasses.replace(dispatch.device_of(current_device()), rate=0.0)  # no processor
 
-    def rows(words, **places):
-        problem = parse_problem(words.split(), "pad")
-        return [(c.staged, c.row) for c in flat.configs(problem, current_device()) if c.chunks == 1]
+    def rows(words):
+        return [(c.staged, c.row) for c in flat.configs(parse_problem(words.split(), "pad"), device) if c.chunks == 1]
     assert rows("2x5x5x3 f16 0,0,0,0:1") == rows("2x5x5x3 e4m3 0,0,0,0:1") == [(True, (4, 0, 3)), (False, ())]
     assert rows("2x5x5x3 f16 0,0,0,1") == rows("2x5x5x3 f16 0,0,0,1 edge")[:2] == [(True, ()), (False, ())]
     assert rows("2x5x5x3 f16 0,1,1,0:1") == rows("50x200 f16 0,1") == [(False, ())]

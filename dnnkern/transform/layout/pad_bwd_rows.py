@@ -109,7 +109,9 @@ def configs(problem, device):
     """Two chunks per thread where a chunk is two loads, and one; with lists four too, where the dimensions leave registers for them."""
     form = problem.form
     dense = form.dims[-1].y == 1
-    some = [(2, False), (1, False)] + [(n, True) for n in (4, 2, 1)[len(form.dims) > 5:]] if dense else [(1, False)]
+    some = [(2, False), (1, False)] if dense else [(1, False)]
+    if dense and not device.is_processor:  # where barriers take long
+        some += [(n, True) for n in (4, 2, 1)[len(form.dims) > 5:]]
     return [Config(problem.dtype, problem.mode, dense, n, max(len(form.dims) - 1, 1), form.is_wide, listed) for n, listed in some]
 
 
@@ -199,7 +201,7 @@ def kernel(config, dependent):
                 store_one(advance(p, v * SCALE), part, 0)
 
     @device_function
-    def place(index, s):
+    def locate_chunk(index, s):
         """(number of the first element, offsets of the row in dx and in dy, copies of the row) of a chunk."""
         x, _, _, _, _, chunks, outer = s
         divisors, borders, strides = outer
@@ -270,7 +272,7 @@ def kernel(config, dependent):
         # load chunks
         for n in range(N):
             index = first + cuda.threadIdx.x + n * THREADS
-            begins[n], x_ats[n], y_ats[n], copies[n] = place(index, s)
+            begins[n], x_ats[n], y_ats[n], copies[n] = locate_chunk(index, s)
             begins[n], skews[n] = begins[n] if index < count else line.elements, -1
             if DENSE:
                 skews[n] = fetch_chunk(words, n * WORDS, y_ats[n], begins[n], begins[n] < line.elements, s)
@@ -280,7 +282,7 @@ def kernel(config, dependent):
             cuda.syncthreads()
             for e in range(cuda.threadIdx.x, held[0], THREADS):
                 index, skew = first + late[e], -1
-                begin, x_at, y_at, rows = place(index, s)
+                begin, x_at, y_at, rows = locate_chunk(index, s)
                 if DENSE:
                     skew = fetch_chunk(words, 0, y_at, begin, True, s)
                     if skew >= 0:

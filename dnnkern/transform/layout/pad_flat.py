@@ -106,8 +106,9 @@ def configs(problem, device):
     bordered = any((d.before, d.inner) != (0, d.size) for d in outer)
     stretch = len(outer) == 1 and not bordered and (outer[0].x, row.x) == (row.inner, 1) and 0 < row.inner * form.itemsize <= MOST_STAGED
     dense, whole = row.x == 1 and row.inner * form.itemsize >= 16, problem.alignment == 16 and 16 // form.itemsize % row.size == 0
-    some = [(n, True, False) for n in (4, 2, 1) if stretch] + [(2, False, False), (1, False, False)]
-    some += [(n, False, True) for n in (4, 2) if dense]
+    some = [(2, False, False), (1, False, False)]
+    if not device.is_processor:  # where barriers take long
+        some = [(n, True, False) for n in (4, 2, 1) if stretch] + some + [(n, False, True) for n in (4, 2) if dense]
     return [Config(form.itemsize, problem.filled, problem.mode, staged, dense and not staged, n, max(len(outer), 1), bordered, form.is_wide,
                    (row.size, row.before, row.inner) if staged and whole else (), listed) for n, staged, listed in some]
 
@@ -165,7 +166,7 @@ def make_stage(config):
 @functools.cache
 def make_take(config):
     """Device function ``take(v, s)``: element v of a vector into its parts, and on to the next one. Part of `s`: row, column and whether
-    the row is one of x, as `places`, and where it begins in x, or in shared memory."""
+    the row is one of x, as `walk`, and where it begins in x, or in shared memory."""
     size, V, STAGED, FILLED = config.itemsize, config.elements, config.staged, config.filled is not None
     load_one, _, load_staged, _, ONE = make_unit_moves(size, size)
     locate, Int = make_locate(config.mode), i64 if config.wide else i32
@@ -173,10 +174,10 @@ def make_take(config):
 
     @device_function
     def take(v, s):
-        parts, pattern, places, x_rows, x, memory, base, line, step, outer = s
+        parts, pattern, walk, x_rows, x, memory, base, line, step, outer = s
         row, before, inner = measure(line)
-        inside, j = locate(places[1], before, inner)
-        there = inside and places[2] != 0
+        inside, j = locate(walk[1], before, inner)
+        there = inside and walk[2] != 0
         if STAGED:
             load_staged(parts, v * ONE, memory, base, (x_rows[0] + j) * size)
         else:
@@ -184,14 +185,14 @@ def make_take(config):
         if FILLED:
             for k in range(ONE):
                 parts[v * ONE + k] = parts[v * ONE + k] if there else pattern[k] & MASK
-        places[1] += 1
-        if v < V - 1 and places[1] == row:
-            places[0] += 1
-            places[1] = 0
+        walk[1] += 1
+        if v < V - 1 and walk[1] == row:
+            walk[0] += 1
+            walk[1] = 0
             if STAGED:
                 x_rows[0] += inner
             else:
-                look_up(places, x_rows, places[0], outer)
+                look_up(walk, x_rows, walk[0], outer)
     return take
 
 
@@ -213,14 +214,14 @@ def make_measure(config):
 
 @functools.cache
 def make_rows(config):
-    """Device function ``look_up(places, x_rows, row, outer)``: where a row begins in x, and as places[2] whether it is one of x."""
+    """Device function ``look_up(walk, x_rows, row, outer)``: where a row begins in x, and as walk[2] whether it is one of x."""
     offsets = make_inside_offsets(config.dims, config.wide, config.mode if config.bordered else None)
 
     @device_function
-    def look_up(places, x_rows, row, outer):
+    def look_up(walk, x_rows, row, outer):
         divisors, borders, strides = outer
         there, x_rows[0], _ = offsets(row, divisors, borders, strides)
-        places[2] = 1 if there else 0
+        walk[2] = 1 if there else 0
     return look_up
 
 
@@ -247,16 +248,16 @@ def kernel(config, dependent):
         pattern, x, y, total, memory, base, start, line, step, outer = s
         to, at = advance(y, Int(begin) * SCALE), begin if begin >= 0 else 0
         parts, packed = cuda.local.array(PARTS, u32), cuda.local.array(4, u32)
-        places, x_rows = cuda.local.array(3, i32), cuda.local.array(1, Int)
-        places[0], places[1] = divide_remainder(at, line.by_size)
-        places[2] = 1
+        walk, x_rows = cuda.local.array(3, i32), cuda.local.array(1, Int)
+        walk[0], walk[1] = divide_remainder(at, line.by_size)
+        walk[2] = 1
         if WHOLE:
-            places[1] = 0
+            walk[1] = 0
         if STAGED:
-            x_rows[0] = places[0] * line.inner - start
+            x_rows[0] = walk[0] * line.inner - start
         else:
-            look_up(places, x_rows, places[0], outer)
-        state = parts, pattern, places, x_rows, x, memory, base, line, step, outer
+            look_up(walk, x_rows, walk[0], outer)
+        state = parts, pattern, walk, x_rows, x, memory, base, line, step, outer
         if begin >= 0 and begin + V <= total:
             take_all(0, state)
             pack(parts, packed)
@@ -309,13 +310,13 @@ def kernel(config, dependent):
             if DENSE:
                 begin = first + n * THREADS * V
                 whole = begin >= 0 and begin + V <= total
-                places, x_rows = cuda.local.array(3, i32), cuda.local.array(1, Int)
-                places[0], places[1] = divide_remainder(begin if whole else 0, line.by_size)
-                look_up(places, x_rows, places[0], outer)
-                j = places[1] - line.before
+                walk, x_rows = cuda.local.array(3, i32), cuda.local.array(1, Int)
+                walk[0], walk[1] = divide_remainder(begin if whole else 0, line.by_size)
+                look_up(walk, x_rows, walk[0], outer)
+                j = walk[1] - line.before
                 at = Int(x_rows[0] + j)
                 skews[n] = fetch(words, n * WORDS, advance(x, at * SCALE), at - low, high - at,
-                                 whole and places[2] != 0 and j >= 0 and j + V <= line.inner)
+                                 whole and walk[2] != 0 and j >= 0 and j + V <= line.inner)
         # store them, and gather the others
         s = pattern, x, y, total, memory, base, start, line, step, outer
         finish_all(0, (words, skews, first, held, late, s))
