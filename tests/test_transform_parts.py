@@ -1,6 +1,4 @@
 """Parts of arrays and borders: random problems, PyTorch's results, bits, bad input."""
-import dataclasses
-
 import labs
 import numpy as np
 import pytest
@@ -16,8 +14,9 @@ from test_transform import refused
 
 import dnnkern
 from dnnkern import dispatch
+from dnnkern.algorithm import cheapest
 from dnnkern.device import SIMULATED
-from dnnkern.host.device import current_device
+from dnnkern.host.device import Device, current_device
 from dnnkern.host.tensor import Tensor
 from dnnkern.transform._parse import parse_problem
 from dnnkern.host.canonical import Dim
@@ -245,16 +244,30 @@ def test_gradients_of_borders_are_those_of_torch(algo):
         assert np.abs(got - x.grad.numpy()).max() < 1e-14, ours
 
 
+H100 = Device(-1, "H100", (9, 0), "sm_90a", 132, 232448, 233472, 65536, 52428800, 1.98e9, 3352320000000.0, 85017493504, 0.0)
+
+
 def test_vectors_of_whole_rows_are_compiled_in():
     """Three channels made four are two rows of a vector of 16 bits, four of 8; channels made five, or rows with borders, are not."""
     flat = next(a for a in dispatch.algorithms("pad") if a.name == "flat")
-    device = dataclasses.replace(dispatch.device_of(current_device()), rate=0.0)  # no processor
 
     def rows(words):
-        return [(c.staged, c.row) for c in flat.configs(parse_problem(words.split(), "pad"), device) if c.chunks == 1]
-    assert rows("2x5x5x3 f16 0,0,0,0:1") == rows("2x5x5x3 e4m3 0,0,0,0:1") == [(True, (4, 0, 3)), (False, ())]
-    assert rows("2x5x5x3 f16 0,0,0,1") == rows("2x5x5x3 f16 0,0,0,1 edge")[:2] == [(True, ()), (False, ())]
-    assert rows("2x5x5x3 f16 0,1,1,0:1") == rows("50x200 f16 0,1") == [(False, ())]
+        return [(c.chunks, c.staged, c.row, c.listed) for c in flat.configs(parse_problem(words.split(), "pad"), H100)]
+    assert rows("2x5x5x3 f16 0,0,0,0:1") == rows("2x5x5x3 e4m3 0,0,0,0:1") == [(1, False, (), False), (4, True, (4, 0, 3), False)]
+    assert rows("2x5x5x3 f16 0,0,0,1") == rows("2x5x5x3 f16 0,0,0,1 edge") == [(1, False, (), False), (4, True, (), False)]
+    assert rows("2x5x5x3 f16 0,1,1,0:1") == [(1, False, (), False)]
+    assert rows("50x200 f16 0,1") == [(2, False, (), False), (2, False, (), True)]
+
+
+@pytest.mark.parametrize("op, words, algo, config", [
+    ("pad", "64x224x224x3 f16 0,0,0,0:1", "flat", "4 vectors, staged"), ("pad", "64x224x224x3 e4m3 0,0,0,0:5", "flat", "4 vectors, staged"),
+    ("pad", "64x224x224x3 bf16 0,1,1,0:1", "flat", "1 vector"), ("pad", "64x64x224x224 e4m3 0,0,1,1", "flat", "2 vectors, listed"),
+    ("pad", "32x480x64x64 bf16 0,0,1,1 edge", "flat", "2 vectors"),
+    ("pad_bwd", "64x64x224x224 bf16 0,0,1,1 edge", "rows", "4 chunks, listed"), ("pad_bwd", "16384x4097 f16 0,2:3 edge", "rows", "4 chunks, listed"), ("pad_bwd", "64x256x55x55 bf16 0,0,1,1 edge", "rows", "1 chunk")])
+def test_what_was_measured_best_is_chosen(op, words, algo, config):
+    """As the rows of h100-weak-spots-pad.jsonl have it."""
+    (found, _), = cheapest(dispatch.algorithms(op), parse_problem(words.split(), op), H100)
+    assert (found.name, str(found.config)) == (algo, config)
 
 
 @pytest.mark.parametrize("copies", [3, 9])

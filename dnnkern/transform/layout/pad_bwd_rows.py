@@ -10,6 +10,10 @@ element of a chunk has one copy, which is nearly everywhere, these bits are stor
 Else a thread adds up in float32 (float64 of float64): the same chunk of each row of dy that is a copy of its own row, and for the elements
 near an end of the row those that are copies of them, one by one. Each sum has one owner and one order: no atomics. Where neighbours of dx
 are apart in dy, chunks are gathered by elements.
+
+Nearly every warp has a chunk that ends a row, for whose sum its other lanes wait. So with four chunks per thread a block writes down which
+of its chunks are sums, and adds those up at its end, by as few warps as there are lists of 32. Short rows, which have little else, are
+better added up at once. Which thread adds up a chunk changes no sum.
 """
 import functools
 import math
@@ -41,15 +45,13 @@ THREADS = 256
 
 @dataclass(frozen=True)
 class Config:
-    """Element type, what is beyond borders, whether rows are contiguous in dy, chunks per thread, dimensions of rows, 64-bit offsets,
-    whether a block sets chunks that are sums aside."""
+    """Element type, what is beyond borders, whether rows are contiguous in dy, chunks per thread, dimensions of rows, 64-bit offsets."""
     dtype: str
     mode: str
     dense: bool
     chunks: int
     dims: int
     wide: bool
-    listed: bool = False
 
     @property
     def elements(self):
@@ -57,12 +59,17 @@ class Config:
         return 16 // ITEMSIZE[self.dtype]
 
     @property
+    def listed(self):
+        """Whether a block sets chunks that are sums aside."""
+        return self.chunks > 1
+
+    @property
     def blocks(self):
         """Resident blocks per multiprocessor that registers are to allow."""
-        return 4 if self.chunks == 1 or self.listed and self.chunks == 2 else 3
+        return 3 if self.listed else 4
 
     def __str__(self):
-        return f"{self.chunks} chunk{'s' * (self.chunks > 1)}{', listed' * self.listed}"
+        return f"{self.chunks} chunks, listed" if self.listed else "1 chunk"
 
 
 class Line(NamedTuple):
@@ -106,27 +113,25 @@ def workspace(problem, device, config):
 
 
 def configs(problem, device):
-    """Two chunks per thread where a chunk is two loads, and one; with lists four too, where the dimensions leave registers for them."""
+    """One chunk per thread; four with lists, where a chunk is two loads and the dimensions leave registers for them."""
     form = problem.form
     dense = form.dims[-1].y == 1
-    some = [(2, False), (1, False)] if dense else [(1, False)]
-    if dense and not device.is_processor:  # where barriers take long
-        some += [(n, True) for n in (4, 2, 1)[len(form.dims) > 5:]]
-    return [Config(problem.dtype, problem.mode, dense, n, max(len(form.dims) - 1, 1), form.is_wide, listed) for n, listed in some]
+    some = (4, 1) if dense and len(form.dims) <= 5 and not device.is_processor else (1,)  # a processor's barriers take long
+    return [Config(problem.dtype, problem.mode, dense, n, max(len(form.dims) - 1, 1), form.is_wide) for n in some]
 
 
 def estimate(problem, device, config):
-    """Sectors, instructions of chunks, and those of sums, for which their warps wait: of the two ends of rows, and of gathered chunks."""
+    """Sectors, or instructions: of chunks, of the sums at the two ends of rows, and of elements that are gathered."""
     row, count, size = problem.form.dims[-1], _chunk_count(problem), problem.form.itemsize
-    waste = sector_waste(row.inner * size, size)
+    waste = 1.0 if problem.dy.is_packed and problem.dx.is_packed else sector_waste(row.inner * size, size)
     spread = 1 if config.dense else min(row.y * size, 32) / size
     read = problem.bytes - problem.dx.nbytes
-    moved = memory_seconds(read * max(spread, waste) + problem.dx.nbytes * waste, device) * (COST.one_chunk if config.chunks == 1 else 1.0)
+    moved = memory_seconds(read * max(spread, waste) + problem.dx.nbytes * waste, device)
     ends = config.mode != "constant" and row.size > row.inner or _chunks_of_row(problem) * config.elements > row.inner
-    reach = COST.listed if config.listed else COST.summed
-    summed = min(count, reach * count // _chunks_of_row(problem)) * ends if config.dense else count
-    issue = issue_seconds(count, COST.chunk + COST.dimension * config.dims, device)
-    issue += issue_seconds(summed, COST.element * config.elements, device)
+    chunk, end = (COST.listed_chunk, COST.listed_end) if config.listed else (COST.chunk, COST.end)
+    issue = issue_seconds(count, chunk + ends * end / _chunks_of_row(problem), device)
+    if not config.dense:
+        issue += issue_seconds(count, COST.element * config.elements, device)
     work = overlap(memory=moved, issue=issue).slowed(tail=tail(ceil_div(count, THREADS * config.chunks), COST.blocks, device))
     return LAUNCH + work + Cost(waves=COST.late * config.chunks)
 

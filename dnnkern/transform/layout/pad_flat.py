@@ -35,7 +35,7 @@ from ._shift import WORDS, make_lead, make_shift
 
 COST = constants("transform/pad_flat")
 
-THREADS = 256
+THREADS, WARP = 256, 32
 MOST_STAGED = 256  # bytes of a row of x: a block stages two rows more than it has vectors
 
 
@@ -100,15 +100,15 @@ def workspace(problem, device, config):
 
 
 def configs(problem, device):
-    """One vector per thread, two, or, staged, which is where rows of x are short and follow each other, four."""
+    """Where rows of x are short and follow each other, four vectors per thread, staged; else one, or two that mostly lie within a row."""
     form = problem.form
     *outer, row = form.dims
     bordered = any((d.before, d.inner) != (0, d.size) for d in outer)
     stretch = len(outer) == 1 and not bordered and (outer[0].x, row.x) == (row.inner, 1) and 0 < row.inner * form.itemsize <= MOST_STAGED
     dense, whole = row.x == 1 and row.inner * form.itemsize >= 16, problem.alignment == 16 and 16 // form.itemsize % row.size == 0
-    some = [(2, False, False), (1, False, False)]
+    some = [(2 if dense else 1, False, False)]
     if not device.is_processor:  # where barriers take long
-        some = [(n, True, False) for n in (4, 2, 1) if stretch] + some + [(n, False, True) for n in (4, 2) if dense]
+        some += [(4, True, False)] * stretch + [(2, False, True)] * dense
     return [Config(form.itemsize, problem.filled, problem.mode, staged, dense and not staged, n, max(len(outer), 1), bordered, form.is_wide,
                    (row.size, row.before, row.inner) if staged and whole else (), listed) for n, staged, listed in some]
 
@@ -117,15 +117,21 @@ def estimate(problem, device, config):
     """The bytes, or the instructions: of vectors, and of elements that are gathered, for which their warps wait; and the L1's accesses."""
     row, count = problem.form.dims[-1], _count(problem)
     spread = 1 if abs(row.x) <= 1 else min(abs(row.x) * config.itemsize, 32) / config.itemsize
-    moved = memory_seconds(problem.read_bytes * spread + problem.y.nbytes, device) * (COST.one_vector if config.chunks == 1 else 1.0)
-    reach = COST.listed if config.listed else COST.gathered
-    gathered = min(count, reach * count * config.elements // row.size) if config.dense else count
-    rows = 1 + min(config.elements, config.elements / row.size)
-    issue = issue_seconds(count, COST.vector + COST.dimension * config.dims, device)
-    issue += issue_seconds(gathered, COST.element * config.elements + (COST.row * rows * config.dims if not config.staged else 0), device)
+    moved = memory_seconds(problem.read_bytes * spread + problem.y.nbytes, device)
+    rows = min(config.elements, config.elements / row.size)  # that a vector goes on to
+    if config.staged:
+        vector, share, element = COST.staged, 1.0, COST.from_shared
+    elif config.listed:
+        vector, share, element = COST.listed, COST.ends * rows, COST.element
+    elif config.dense:
+        vector, share, element = COST.dense, WARP * rows, COST.beside_filled if config.filled else COST.beside
+    else:
+        vector, share, element = COST.vector + config.dims * (COST.dimension + COST.row * (1 + rows)), 1.0, COST.element
+    gathered = count * min(1.0, share)
+    issue = issue_seconds(count, vector, device) + issue_seconds(gathered, element * config.elements, device)
     lines = 0 if config.staged else gathered * config.elements / COST.l1 / (device.sms * device.clock_hz)
     work = overlap(memory=moved, issue=issue, l1=lines).slowed(tail=tail(ceil_div(count, THREADS * config.chunks), COST.blocks, device))
-    return LAUNCH + work + Cost(waves=COST.late * config.chunks + (COST.stage if config.staged else 0.0))
+    return LAUNCH + work + Cost(waves=COST.late * config.chunks)
 
 
 @functools.cache
