@@ -263,7 +263,8 @@ def test_vectors_of_whole_rows_are_compiled_in():
     ("pad", "64x224x224x3 f16 0,0,0,0:1", "flat", "4 vectors, staged"), ("pad", "64x224x224x3 e4m3 0,0,0,0:5", "flat", "4 vectors, staged"),
     ("pad", "64x224x224x3 bf16 0,1,1,0:1", "flat", "1 vector"), ("pad", "64x64x224x224 e4m3 0,0,1,1", "flat", "2 vectors, listed"),
     ("pad", "32x480x64x64 bf16 0,0,1,1 edge", "flat", "2 vectors"),
-    ("pad_bwd", "64x64x224x224 bf16 0,0,1,1 edge", "rows", "4 chunks, listed"), ("pad_bwd", "16384x4097 f16 0,2:3 edge", "rows", "4 chunks, listed"), ("pad_bwd", "64x256x55x55 bf16 0,0,1,1 edge", "rows", "1 chunk")])
+    ("pad_bwd", "64x64x224x224 bf16 0,0,1,1 edge", "rows", "4 chunks, listed"),
+    ("pad_bwd", "16384x4097 f16 0,2:3 edge", "rows", "4 chunks, listed"), ("pad_bwd", "64x256x55x55 bf16 0,0,1,1 edge", "rows", "1 chunk")])
 def test_what_was_measured_best_is_chosen(op, words, algo, config):
     """As the rows of h100-weak-spots-pad.jsonl have it."""
     (found, _), = cheapest(dispatch.algorithms(op), parse_problem(words.split(), op), H100)

@@ -292,7 +292,7 @@ row("transform/rows", h200("h200-transpose.jsonl"),
     chunk=60, dimension=12, element=8, gathered=64, l1=8, one_chunk=1.03, late=2e-7, blocks=8)
 row("transform/pad_rows", h100("h100-weak-spots-pad.jsonl"),
     "chunks of a row up to which there are ends of rows everywhere; times as long there with elements of one byte, of two", ("short",),
-    short=64, bytes=1.85, halves=1.2)
+    short=64, one_byte=1.85, two_bytes=1.2)
 row("transform/pad_bwd_rows", h100("h100-weak-spots-pad.jsonl"),
     "instructions, with what a warp waits for, of a chunk and of the sums of a row, alone and in lists; of an element that is gathered; s "
     "that each chunk of a block takes beside its bytes", ("element", "late", "blocks"),

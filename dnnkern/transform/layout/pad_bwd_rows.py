@@ -1,4 +1,4 @@
-"""Rows of dx, 16 bytes a thread and chunk: a copy of dy, and near the borders the sum of what was copied there.
+"""Rows of dx, 16 bytes per thread and chunk: a copy of dy, and near the borders the sum of what was copied there.
 
 The rows are those of `transpose_rows`, cut at dx's multiples of 16 bytes; a chunk is two aligned loads, shifted in registers. Where each
 element of a chunk has one copy, which is nearly everywhere, these bits are stored::

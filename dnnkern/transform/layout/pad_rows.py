@@ -36,7 +36,7 @@ def estimate(problem, device, config):
     """The bytes and the instructions of chunks, of ends of rows, and of gathered elements, which take longer where there are borders."""
     work = rows_seconds(problem.form, problem.alignment, config, problem.read_bytes, device)
     if problem.read_bytes and chunks_of_row(problem.form, problem.alignment) <= COST.short:
-        work = work.slowed(slower={1: COST.bytes, 2: COST.halves}.get(config.itemsize, 1.0))
+        work = work.slowed(slower={1: COST.one_byte, 2: COST.two_bytes}.get(config.itemsize, 1.0))
     return LAUNCH + work
 
 
