@@ -132,6 +132,38 @@ def test_borders_move_16_bytes(dtype, mode):
     assert code.registers <= 64
 
 
+@pytest.mark.parametrize("words, staged", [("64x224x224x3 {} 0,0,0,0:1", True), ("64x224x224x3 {} 0,0,0,0:2 edge", True),
+                                           ("32x64x225x225 {} 0,0,1,1:2", False), ("32x64x225x225 {} 0,0,1,1:2 reflect", False),
+                                           ("32x5x5x3 {} 0,1,2,1", False)])
+@pytest.mark.parametrize("dtype", ITEMSIZE)
+def test_borders_in_one_run_move_16_bytes(dtype, words, staged):
+    """Loads of 16 bytes to shared memory, or of vectors within a row; one store a vector, beside those at the ends of y."""
+    problem = parse_problem(words.format(dtype).split(), "pad")
+    variants = next(a for a in dispatch.algorithms("pad") if a.name == "flat").variants(problem, device("sm_90a"))
+    assert any(v.config.staged for v in variants) == staged
+    for config in (v.config for v in variants):
+        code, _ = assembled(problem, "flat", config=config)
+        wide = {128: config.turns if config.staged else config.chunks * (1 if ITEMSIZE[dtype] == 8 else 2) if config.dense else 0}
+        assert accesses(code, "LDG").get(128, 0) == accesses(code, "STS").get(128, 0) + wide[128] * (not config.staged) == wide[128]
+        assert accesses(code, "STG")[128] == config.chunks * (1 + (config.dense and not config.listed)) + config.listed
+        assert not code.divisions
+        assert code.registers <= 64 and (dtype == "float64" or not code.doubles)
+
+
+@pytest.mark.parametrize("words", ["64x64x224x224 {} 0,0,1,1", "64x224x224x64 {} 0,1,1,0", "4x4x4x4x4x4x4x40 {} 1,1,1,1,1,1,1,1"])
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+def test_gradients_of_borders_move_16_bytes(dtype, mode, words):
+    """Two loads a chunk and one store where each element has one copy; as many again for the sums, once a block that lists them."""
+    problem = parse_problem([*words.format(dtype).split(), mode], "pad_bwd")
+    for variant in next(a for a in dispatch.algorithms("pad_bwd") if a.name == "rows").variants(problem, device("sm_90a")):
+        code, _ = assembled(problem, "rows", config=variant.config)
+        n, loads, listed = variant.config.chunks, 1 if dtype == "float64" else 2, variant.config.listed
+        sums = (1 if listed else n) * (mode != "constant") + listed
+        assert accesses(code, "LDG")[128] == (n + sums) * loads and accesses(code, "STG")[128] == n + (1 if listed else n)
+        assert code.registers <= 65536 // (256 * variant.config.blocks) and (dtype == "float64" or not code.doubles)
+
+
 @pytest.mark.parametrize("dtype", ITEMSIZE)
 def test_a_batch_of_arrays_moves_16_bytes(dtype):
     """As rows do; which array it is costs registers alone."""

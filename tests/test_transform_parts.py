@@ -5,6 +5,7 @@ import pytest
 from cases import lay
 from cases.concat import Concat
 from cases.pad import MODES, Pad
+from cases.pad_bwd import SHORT, PadGradient
 from cases.strided_slice import Slice
 from cases.transpose import DTYPES
 from contract import random_layout, random_problems
@@ -13,8 +14,9 @@ from test_transform import refused
 
 import dnnkern
 from dnnkern import dispatch
+from dnnkern.algorithm import cheapest
 from dnnkern.device import SIMULATED
-from dnnkern.host.device import current_device
+from dnnkern.host.device import Device, current_device
 from dnnkern.host.tensor import Tensor
 from dnnkern.transform._parse import parse_problem
 from dnnkern.host.canonical import Dim
@@ -192,17 +194,32 @@ def test_bad_blocks():
 
 # ---- borders
 
+def random_borders(draw, st):
+    """(rank, mode, shape, pads)."""
+    rank = draw(st.integers(1, 4))
+    mode, shape, limit = draw(st.sampled_from(MODES)), [], 900 if SIMULATED else 10 ** 6
+    for _ in range(rank):
+        shape.append(draw(st.sampled_from([n for n in (1, 2, 3, 5, 8, 17, 40) if n <= limit])))
+        limit //= shape[-1]
+    most = [min(n - 1, 9) if mode == "reflect" else 9 if n < 9 else 3 for n in shape]
+    return rank, mode, shape, tuple((draw(st.integers(0, m)), draw(st.integers(0, m))) if draw(st.booleans()) else (0, 0) for m in most)
+
+
+def test_random_gradients_of_borders(request):
+    st = pytest.importorskip("hypothesis.strategies")
+
+    def problems(draw):
+        rank, mode, shape, pads = random_borders(draw, st)
+        return PadGradient("random", tuple(shape), pads, mode, draw(st.sampled_from(sorted(SHORT))),
+                           {"dy": random_layout(draw, st, rank), "dx": random_layout(draw, st, rank)})
+    random_problems(request, problems, 60)
+
+
 def test_random_borders(request):
     st = pytest.importorskip("hypothesis.strategies")
 
     def problems(draw):
-        rank = draw(st.integers(1, 4))
-        mode, shape, limit = draw(st.sampled_from(MODES)), [], 900 if SIMULATED else 10 ** 6
-        for _ in range(rank):
-            shape.append(draw(st.sampled_from([n for n in (1, 2, 3, 5, 8, 17, 40) if n <= limit])))
-            limit //= shape[-1]
-        most = [min(n - 1, 9) if mode == "reflect" else 9 if n < 9 else 3 for n in shape]
-        pads = tuple((draw(st.integers(0, m)), draw(st.integers(0, m))) if draw(st.booleans()) else (0, 0) for m in most)
+        rank, mode, shape, pads = random_borders(draw, st)
         return Pad("random", tuple(shape), pads, mode, draw(st.sampled_from(DTYPES)), 3.0,
                    {"x": random_layout(draw, st, rank), "y": random_layout(draw, st, rank)})
     random_problems(request, problems, 60)
@@ -214,6 +231,53 @@ def test_borders_are_those_of_torch():
     for ours, theirs in (("constant", "constant"), ("edge", "replicate"), ("reflect", "reflect")):
         want = torch.nn.functional.pad(torch.from_numpy(x), (1, 4, 2, 0), theirs)
         assert np.array_equal(host(dnnkern.pad(array(x, "float64"), ((0, 0), (0, 0), (2, 0), (1, 4)), mode=ours)), want.numpy()), ours
+
+
+@pytest.mark.parametrize("algo", ["naive", "rows"])
+def test_gradients_of_borders_are_those_of_torch(algo):
+    torch = pytest.importorskip("torch")
+    dy = np.random.default_rng(3).standard_normal((2, 3, 9, 26))
+    for ours, theirs in (("constant", "constant"), ("edge", "replicate"), ("reflect", "reflect")):
+        x = torch.zeros(2, 3, 7, 21, dtype=torch.float64, requires_grad=True)
+        torch.nn.functional.pad(x, (1, 4, 2, 0), theirs).backward(torch.from_numpy(dy))
+        got = host(dnnkern.pad_bwd(array(dy, "float64"), ((0, 0), (0, 0), (2, 0), (1, 4)), mode=ours, algo=algo))
+        assert np.abs(got - x.grad.numpy()).max() < 1e-14, ours
+
+
+H100 = Device(-1, "H100", (9, 0), "sm_90a", 132, 232448, 233472, 65536, 52428800, 1.98e9, 3352320000000.0, 85017493504, 0.0)
+
+
+def test_vectors_of_whole_rows_are_compiled_in():
+    """Three channels made four are two rows of a vector of 16 bits, four of 8; channels made five, or rows with borders, are not."""
+    flat = next(a for a in dispatch.algorithms("pad") if a.name == "flat")
+
+    def rows(words):
+        return [(c.chunks, c.staged, c.row, c.listed) for c in flat.configs(parse_problem(words.split(), "pad"), H100)]
+    assert rows("2x5x5x3 f16 0,0,0,0:1") == rows("2x5x5x3 e4m3 0,0,0,0:1") == [(1, False, (), False), (4, True, (4, 0, 3), False)]
+    assert rows("2x5x5x3 f16 0,0,0,1") == rows("2x5x5x3 f16 0,0,0,1 edge") == [(1, False, (), False), (4, True, (), False)]
+    assert rows("2x5x5x3 f16 0,1,1,0:1") == [(1, False, (), False)]
+    assert rows("50x200 f16 0,1") == [(2, False, (), False), (2, False, (), True)]
+
+
+@pytest.mark.parametrize("op, words, algo, config", [
+    ("pad", "64x224x224x3 f16 0,0,0,0:1", "flat", "4 vectors, staged"), ("pad", "64x224x224x3 e4m3 0,0,0,0:5", "flat", "4 vectors, staged"),
+    ("pad", "64x224x224x3 bf16 0,1,1,0:1", "flat", "1 vector"), ("pad", "64x64x224x224 e4m3 0,0,1,1", "flat", "2 vectors, listed"),
+    ("pad", "32x480x64x64 bf16 0,0,1,1 edge", "flat", "2 vectors"),
+    ("pad_bwd", "64x64x224x224 bf16 0,0,1,1 edge", "rows", "4 chunks, listed"),
+    ("pad_bwd", "16384x4097 f16 0,2:3 edge", "rows", "4 chunks, listed"), ("pad_bwd", "64x256x55x55 bf16 0,0,1,1 edge", "rows", "1 chunk")])
+def test_what_was_measured_best_is_chosen(op, words, algo, config):
+    """As the rows of h100-weak-spots-pad.jsonl have it."""
+    (found, _), = cheapest(dispatch.algorithms(op), parse_problem(words.split(), op), H100)
+    assert (found.name, str(found.config)) == (algo, config)
+
+
+@pytest.mark.parametrize("copies", [3, 9])
+def test_rows_shorter_than_a_vector_reach_across_blocks(copies):
+    """Parts of several blocks in shared memory, each from another alignment of x."""
+    x = np.arange(copies * 1000 * 3).reshape(-1, 3) % 251
+    for size, dtype in ((1, "uint8"), (2, "float16")):
+        y = host(dnnkern.pad(array(x, dtype), ((0, 0), (size, 1)), value=7.0, algo="flat"))
+        assert np.array_equal(y, np.pad(x, ((0, 0), (size, 1)), constant_values=7)), dtype
 
 
 def test_borders_of_a_value_merge_with_what_is_whole():
@@ -240,8 +304,9 @@ def test_values_are_rounded_as_casts_are(algo):
                                ("float32", -0.0, 0)):
         x = host(dnnkern.set_tensor(array(np.ones((3, 21)), dtype), value, algo=algo))
         assert (x == want).all(), (dtype, value)
-        y = host(dnnkern.pad(array(np.ones((1, 5)), dtype), ((0, 0), (3, 20)), value=value, algo=algo))
-        assert (y[:, :3] == want).all() and (y[:, 8:] == want).all() and (y[:, 3:8] == 1).all(), (dtype, value)
+        for way in {algo, "flat"}:
+            y = host(dnnkern.pad(array(np.ones((1, 5)), dtype), ((0, 0), (3, 20)), value=value, algo=way))
+            assert (y[:, :3] == want).all() and (y[:, 8:] == want).all() and (y[:, 3:8] == 1).all(), (way, dtype, value)
     assert np.isnan(host(dnnkern.set_tensor(array(np.ones(33), "bfloat16"), nan, algo=algo))).all()
 
 
@@ -249,7 +314,7 @@ def test_values_are_rounded_as_casts_are(algo):
 def test_integers_without_arithmetic_have_borders_too(dtype, simulated):
     x = np.arange(7 * 5).reshape(7, 5).astype(dtype)
     value = 40000 if dtype.startswith("u") else -30000
-    for algo in ("naive", "rows"):
+    for algo in ("naive", "rows", "flat"):
         y = dnnkern.pad(x, ((1, 1), (2, 9)), value=value, algo=algo)
         assert y.dtype == x.dtype and np.array_equal(y, np.pad(x, ((1, 1), (2, 9)), constant_values=value)), algo
 

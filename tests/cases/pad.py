@@ -70,7 +70,14 @@ def _cases():
         case("misaligned-4x50", (4, 50), ((1, 0), (3, 2)), MODES[k % 3], dtype, layout={"x": {"misaligned": 1}, "y": {"misaligned": 3}})
     for n in (1, 7, 8, 9, 16, 17):
         case(f"edge-{n}", (3, 2 * n + 20), (none, (n, 2 * n)), MODES[n % 3], ("float16", "int8", "float32")[n % 2 + n % 3 // 2])
+        case("three-channels-made-four", (2, 9, 5, 3), (none, none, none, (0, 1)), MODES[(k + 1) % 2], dtype, value=-2.0)
+    for mode in MODES[:2]:
+        case("one-channel-made-eight", (150, 1), (none, (0, 7)), mode, "float16")
+        case("two-channels-made-four", (700, 2), (none, (1, 1)), mode, "int8", layout={"x": {"misaligned": 1}})
+        case("three-channels-made-eight", (90, 3), (none, (4, 1)), mode, "bfloat16", layout={"y": {"misaligned": 3}})
+        case("borders-all-round", (2, 4, 5, 3), (none, (1, 2), (2, 1), (0, 1)), mode, "float16")
     for mode in MODES:
+        case("short-odd-rows", (300, 5), (none, (2, 4)), mode, "int8", layout={"x": {"misaligned": 3}, "y": {"misaligned": 5}})
         case("long-row", (1300,), ((70, 30),), mode, "bfloat16")
         case("wider-than-x", (2, 9), (none, (8, 8)), mode, "float16")
         case("no-border", (4, 33), (none, none), mode, "float16")

@@ -82,7 +82,13 @@ def _cases():
     for dtype in SHORT:
         for mode in MODES:
             case("picture-2x3x6x9", (2, 3, 6, 9), (none, none, (1, 2), (3, 1)), mode, dtype)
+            case("rows-5x61", (5, 61), ((2, 1), (5, 20)), mode, dtype)
+            case("misaligned-3x2x40", (3, 2, 40), ((1, 1), (0, 1), (3, 1)), mode, dtype,
+                 layout={"dy": {"misaligned": 1}, "dx": {"misaligned": 3}})
     for mode in MODES:
+        case("aligned-rows", (3, 64), ((1, 1), (8, 8)), mode, "float16")
+        case("short-rows", (40, 2), ((1, 1), (1, 1)), mode, "bfloat16")
+        case("gaps", (6, 25), ((1, 2), (3, 4)), mode, "bfloat16", layout={"dy": {"step": 2, "gap": 3}, "dx": {"gap": 1}})
         case("channels-last-2x5x4x8", (2, 5, 4, 8), (none, (1, 1), (2, 1), none), mode, "bfloat16")
         case("long-row", (300,), ((70, 30),), mode)
         case("both-sides", (2, 9), (none, (8, 8)), mode, "float16")

@@ -290,6 +290,20 @@ row("transform/rows", h200("h200-transpose.jsonl"),
     "serves; times as long with one chunk per thread; s that each chunk of a block takes beside its bytes (h100-weak-spots-band.jsonl)",
     ("dimension", "blocks"),
     chunk=60, dimension=12, element=8, gathered=64, l1=8, one_chunk=1.03, late=2e-7, blocks=8)
+row("transform/pad_rows", h100("h100-weak-spots-pad.jsonl"),
+    "chunks of a row up to which there are ends of rows everywhere; times as long there with elements of one byte, of two", ("short",),
+    short=64, one_byte=1.85, two_bytes=1.2)
+row("transform/pad_bwd_rows", h100("h100-weak-spots-pad.jsonl"),
+    "instructions, with what a warp waits for, of a chunk and of the sums of a row, alone and in lists; of an element that is gathered; s "
+    "that each chunk of a block takes beside its bytes", ("element", "late", "blocks"),
+    chunk=400, end=770, listed_chunk=340, listed_end=1400, element=30, late=2e-7, blocks=4)
+row("transform/pad_flat", h100("h100-weak-spots-pad.jsonl"),
+    "instructions, with what a warp waits for: of a vector, a dimension, a row that is looked up, an element that is gathered; of a vector "
+    "and an element from shared memory; of a vector within a row, of an element beside one, with a value to fill in; of a vector in lists, "
+    "vectors of a row's end in them; elements a clock that the L1 serves; s that each vector of a block takes beside its bytes",
+    ("dimension", "row", "l1", "late", "blocks"),
+    vector=70, dimension=12, row=15, element=32, staged=100, from_shared=8, dense=140, beside=33, beside_filled=49, listed=331, ends=3.2,
+    l1=8, late=5e-8, blocks=1)
 row("transform/concat_batch", h100("h100-weak-spots-band.jsonl"),
     "times as long as the rows of each array, and with more than four arrays a launch", slower=0.97, eight=2.1)
 row("transform/copy", h200("h200-transpose.jsonl"),

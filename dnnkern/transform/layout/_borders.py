@@ -2,7 +2,7 @@
 import functools
 
 from ...device import device_function, i32, i64
-from ...device.index import divide_remainder, divisor
+from ...device.index import divide_remainder, divisor, quotient
 from ...engine.offsets import make_offsets
 from ...host.launch import Argument
 
@@ -77,6 +77,93 @@ def make_copies(mode):
 
 
 @functools.cache
+def make_reach(mode, elements):
+    """Device function of the borders of a row of y that hold copies of a few neighbours in x, if `mode` is not "constant"::
+
+        first, after, second, end = reach(begin, before, inner, size)
+
+    Of the elements in the leading border those from `first` on before `after`, of those in the trailing one those from `second` on before
+    `end`, and no others, are copies of elements `begin` to `begin + elements`.
+    """
+    if mode == "edge":
+        @device_function
+        def reach(begin, before, inner, size):
+            after = before if begin <= 0 and begin + elements > 0 else 0
+            return 0, after, before + inner, size if begin + elements >= inner else before + inner
+    else:
+        @device_function
+        def clipped(i, least, most):
+            return least if i < least else most if i > most else i
+
+        @device_function
+        def reach(begin, before, inner, size):
+            near, far, rest = before - begin + 1, before + 2 * (inner - 1) - begin + 1, before + inner
+            return (clipped(near - elements, 0, before), clipped(near, 0, before), clipped(far - elements, rest, size),
+                    clipped(far, rest, size))
+    return reach
+
+
+@functools.cache
+def make_row_copies(dims, wide, mode):
+    """Device functions of the rows of x, numbered over `dims` dimensions, one at least, and of the rows of y that are copies of them::
+
+        x, y, copies = row_of(row, divisors, borders, strides)
+        y = copy_of_row(k, row, divisors, borders, strides)
+
+    The first gives offsets of a row in x and of the same row within y's borders, and how many copies it has, itself among them; the second
+    the offset of the k-th of these. The last three are those of `copy_arguments`.
+    """
+    Int, (count, copy_of) = i64 if wide else i32, make_copies(mode)
+
+    @device_function
+    def divide(row, divisors):
+        return 0, row
+
+    @device_function
+    def outside(row, divisors, borders, strides):
+        return Int(0), Int(0), 1
+
+    @device_function
+    def copy_outside(k, row, divisors, borders, strides):
+        return Int(0)
+    functions = outside, copy_outside
+    for d in range(dims):
+        functions = _with_row_dimension(*functions, divide if d == 0 else _make_divide(d), d, Int, count, copy_of)
+    return functions
+
+
+def _make_divide(d):
+    SIZE, MULTIPLIER, SHIFT = 3 * d, 3 * d + 1, 3 * d + 2
+
+    @device_function
+    def divide(index, divisors):
+        return divide_remainder(index, (divisors[SIZE], divisors[MULTIPLIER], divisors[SHIFT]))
+    return divide
+
+
+def _with_row_dimension(outer, outer_copy, divide, d, Int, count, copy_of):
+    BEFORE, INNER, SIZE, X, Y = 3 * d, 3 * d + 1, 3 * d + 2, 2 * d, 2 * d + 1
+
+    @device_function
+    def row_of(row, divisors, borders, strides):
+        rest, j = divide(row, divisors)
+        x, y, copies = outer(rest, divisors, borders, strides)
+        before = borders[BEFORE]
+        x, y = Int(x + Int(j) * strides[X]), Int(y + Int(before + j) * strides[Y])
+        return x, y, copies * count(j, before, borders[INNER], borders[SIZE])
+
+    @device_function
+    def copy_of_row(k, row, divisors, borders, strides):
+        rest, j = divide(row, divisors)
+        before, inner, size = borders[BEFORE], borders[INNER], borders[SIZE]
+        copies = count(j, before, inner, size)
+        left = quotient(k, copies)
+        y = outer_copy(left, rest, divisors, borders, strides)
+        return Int(y + Int(copy_of(k - left * copies, j, before, inner, size)) * strides[Y])
+    return row_of, copy_of_row
+
+
+@functools.cache
 def make_inside_offsets(dims, wide, mode, any_size=False):
     """Device function ``offsets(index, divisors, borders, strides) -> (inside, x, y)``: as `make_offsets` and `make_offsets64`, and whether
     the element is one of x's. `borders` are (before, inner) of each dimension."""
@@ -100,16 +187,14 @@ def make_inside_offsets(dims, wide, mode, any_size=False):
 
 
 def _with_dimension(outer, d, Int, locate, any_size):
-    SIZE, MULTIPLIER, SHIFT, X, Y = 3 * d, 3 * d + 1, 3 * d + 2, 2 * d, 2 * d + 1
+    X, Y = 2 * d, 2 * d + 1
     if any_size:
         @device_function
         def divide(index, sizes):
             rest = index // sizes[d]
             return rest, index - rest * sizes[d]
     else:
-        @device_function
-        def divide(index, divisors):
-            return divide_remainder(index, (divisors[SIZE], divisors[MULTIPLIER], divisors[SHIFT]))
+        divide = _make_divide(d)
 
     @device_function
     def offsets(index, divisors, borders, strides):
@@ -135,3 +220,11 @@ def border_arguments64(dims):
     sizes, borders = tuple(d.size for d in dims), tuple(v for d in dims for v in (d.before, d.inner))
     strides = tuple(v for d in dims for v in (d.x, d.y))
     return tuple(Argument(f"int64x{len(values)}", values) for values in (sizes, borders, strides))
+
+
+def copy_arguments(outer, wide):
+    """Kernel parameters `divisors`, `borders` and `strides` of `make_row_copies` for dimensions of a form."""
+    divisors, borders = [v for d in outer for v in divisor(d.inner)], [v for d in outer for v in (d.before, d.inner, d.size)]
+    strides = [v for d in outer for v in (d.x, d.y)]
+    return (Argument(f"uint32x{len(divisors)}", tuple(divisors)), Argument(f"int32x{len(borders)}", tuple(borders)),
+            Argument(f"int{64 if wide else 32}x{len(strides)}", tuple(strides)))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ...device import cuda, device_function, f64, i32, i64, jit, u32, u64
 from ...device.index import ceil_div, divide_remainder, divisor
-from ...device.vec import address, advance
+from ...device.vec import advance
 from ...engine.ahead import make_follow
 from ...engine.constants import constants
 from ...engine.cost import Cost, issue_seconds, memory_seconds, overlap, sector_waste, tail
@@ -20,7 +20,7 @@ from ...engine.vectors import make_unit_moves, word_of
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
 from ._borders import border_arguments, make_inside_offsets, make_locate
-from ._shift import WORDS, make_shift
+from ._shift import WORDS, make_lead, make_shift
 
 COST = constants("transform/rows")
 
@@ -134,7 +134,7 @@ def make_move(config):
     read. The last three tuples are those of `border_arguments`.
     """
     size, N, V, DENSE, FILLED = config.itemsize, config.chunks, config.elements, config.dense, config.filled is not None
-    SCALE, LOG = word_of(size)[2], size.bit_length() - 1
+    SCALE, lead = word_of(size)[2], make_lead(size)
     load_one, store_one, _, _, ONE = make_unit_moves(size, size)
     _, store, _, _, _ = make_unit_moves(16, size)
     fetch, shift = make_shift(size)
@@ -152,8 +152,7 @@ def make_move(config):
             index = index0 + n * THREADS
             there, x_at, y_at = offsets(index, divisors, borders, strides)
             _, chunk = divide_remainder(index, chunks)
-            lead = i32(address(advance(y, Int(y_at * SCALE)), 0) & 15) >> LOG
-            begin = chunk * V - lead
+            begin = chunk * V - lead(advance(y, Int(y_at * SCALE)))
             begins[n], inners[n], x_ats[n], y_ats[n] = begin if index < count else row, inner if there else 0, x_at, y_at
             skews[n] = -1
             if DENSE:

@@ -11,6 +11,17 @@ WORDS = 8
 
 
 @functools.cache
+def make_lead(itemsize):
+    """Device function ``lead(p)``: how many elements a pointer is after the last multiple of 16 bytes."""
+    LOG = itemsize.bit_length() - 1
+
+    @device_function
+    def lead(p):
+        return i32(address(p, 0) & 15) >> LOG
+    return lead
+
+
+@functools.cache
 def make_shift(itemsize):
     """Device functions, for pointers to the word type of `itemsize`::
 
@@ -18,18 +29,18 @@ def make_shift(itemsize):
         shift(words, k, skew)
 
     `fetch` loads the aligned chunks that hold the 16 bytes at p into words[k] to words[k + 7]; `before` and `after` are how many elements
-    of memory that may be read precede p and are there from p on (int64). It returns how many bytes p is after the first of these chunks,
+    of memory that may be read precede p and are there from p on. It returns how many bytes p is after the first of these chunks,
     or -1 where nothing is loaded: not `wanted`, or memory ends too early. `shift` then leaves the 16 bytes in words[k] to words[k + 3].
     """
     load, _, _, _, _ = make_unit_moves(16, itemsize)
     SCALE = word_of(itemsize)[2]
     PER = itemsize // SCALE                        # bytes of a word
-    LOG = PER.bit_length() - 1
+    LOG, SIZE = PER.bit_length() - 1, itemsize.bit_length() - 1
 
     @device_function
     def fetch(words, k, p, before, after, wanted):
         skew = i32(address(p, 0) & 15)
-        there = wanted and before * itemsize >= skew and after * itemsize >= (16 if skew == 0 else 32 - skew)
+        there = wanted and before >= skew >> SIZE and after >= (16 if skew == 0 else 32 - skew) >> SIZE
         first = advance(p, -(skew >> LOG))
         load(words, k, first, i32(there))
         load(words, k + 4, advance(first, 16 // PER), i32(there and skew != 0))

@@ -5,10 +5,13 @@ borders altogether is the value 16 bytes long, and is not loaded; chunks across 
 So `edge` and `reflect` gather what is mirrored, and move the rest as a copy does. Without an x it fills an array.
 """
 from ...dispatch import Algorithm
+from ...engine.constants import constants
 from ...engine.cost import LAUNCH
 from ...host.launch import Argument
 from ._pad_problem import PADS
-from ._rows import Config, rows_launch, rows_refusal, rows_seconds
+from ._rows import Config, chunks_of_row, rows_launch, rows_refusal, rows_seconds
+
+COST = constants("transform/pad_rows")
 
 
 def supports(problem):
@@ -30,8 +33,11 @@ def configs(problem, device):
 
 
 def estimate(problem, device, config):
-    """The bytes and the instructions of chunks, of ends of rows, and of gathered elements."""
-    return LAUNCH + rows_seconds(problem.form, problem.alignment, config, problem.read_bytes, device)
+    """The bytes and the instructions of chunks, of ends of rows, and of gathered elements, which take longer where there are borders."""
+    work = rows_seconds(problem.form, problem.alignment, config, problem.read_bytes, device)
+    if problem.read_bytes and chunks_of_row(problem.form, problem.alignment) <= COST.short:
+        work = work.slowed(slower={1: COST.one_byte, 2: COST.two_bytes}.get(config.itemsize, 1.0))
+    return LAUNCH + work
 
 
 def build(problem, device, config, source=("x", 0), target=("y", 0), value="value"):
