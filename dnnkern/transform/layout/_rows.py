@@ -51,10 +51,14 @@ class Config:
 
 def chunks_of_row(form, alignment):
     """Chunks of a row of y, whose first element is aligned to `alignment` bytes: one more where rows may begin anywhere."""
-    *outer, row = form.dims
+    side, row = 16 // form.itemsize, form.dims[-1].size
+    return ceil_div(row + (side - 1 if _anywhere(form, alignment) else 0), side)
+
+
+def _anywhere(form, alignment):
+    """Whether rows of y may begin at other addresses than multiples of 16."""
     side = 16 // form.itemsize
-    anywhere = alignment < 16 or any(d.y % side for d in outer)
-    return ceil_div(row.size + (side - 1 if anywhere else 0), side)
+    return alignment < 16 or any(d.y % side for d in form.dims[:-1])
 
 
 def chunk_count(form, alignment):
@@ -82,9 +86,12 @@ def rows_seconds(form, alignment, config, read_bytes, device):
     moved = memory_seconds(read_bytes * max(spread, waste) + written * waste, device) * (COST.one_chunk if config.chunks == 1 else 1.0)
     gathered = min(count, COST.gathered * count // chunks_of_row(form, alignment)) if config.dense else count
     issue = issue_seconds(count, COST.chunk + COST.dimension * config.dims, device)
-    issue += issue_seconds(gathered, COST.element * config.elements, device)
+    ends = issue_seconds(gathered, COST.element * config.elements, device)
+    issue += ends
     lines = 0 if config.dense else count * config.elements / COST.l1 / (device.sms * device.clock_hz)
     work = overlap(memory=moved, issue=issue, l1=lines).slowed(tail=tail(ceil_div(count, THREADS * config.chunks), COST.blocks, device))
+    if config.dense and (row.size % config.elements or _anywhere(form, alignment)):
+        work += Cost(waits=COST.ends * ends)  # loaded and stored after the whole chunks of their warps
     return work + Cost(waves=COST.late * config.chunks)
 
 
