@@ -51,14 +51,10 @@ class Config:
 
 def chunks_of_row(form, alignment):
     """Chunks of a row of y, whose first element is aligned to `alignment` bytes: one more where rows may begin anywhere."""
-    side, row = 16 // form.itemsize, form.dims[-1].size
-    return ceil_div(row + (side - 1 if _anywhere(form, alignment) else 0), side)
-
-
-def _anywhere(form, alignment):
-    """Whether rows of y may begin at other addresses than multiples of 16."""
+    *outer, row = form.dims
     side = 16 // form.itemsize
-    return alignment < 16 or any(d.y % side for d in form.dims[:-1])
+    anywhere = alignment < 16 or any(d.y % side for d in outer)
+    return ceil_div(row.size + (side - 1 if anywhere else 0), side)
 
 
 def chunk_count(form, alignment):
@@ -79,18 +75,19 @@ def rows_refusal(form, alignment):
 def rows_seconds(form, alignment, config, read_bytes, device):
     """Predicted time, where so many bytes of x are read: sectors, instructions of chunks, and chunks that are gathered, for whose slowest
     lane of a warp waits: at the two ends of a row, and everywhere if x is not contiguous; each of their elements is a load."""
-    row, count, size = form.dims[-1], chunk_count(form, alignment), config.itemsize
-    written = math.prod(d.size for d in form.dims) * size
+    row, of_row, size = form.dims[-1], chunks_of_row(form, alignment), config.itemsize
+    rows = math.prod([d.size for d in form.dims[:-1]])
+    count, written = rows * of_row, rows * row.size * size
     waste = sector_waste(row.size * size, size)
     spread = 1 if config.dense else min(max(abs(row.x), 1) * size, 32) / size
     moved = memory_seconds(read_bytes * max(spread, waste) + written * waste, device) * (COST.one_chunk if config.chunks == 1 else 1.0)
-    gathered = min(count, COST.gathered * count // chunks_of_row(form, alignment)) if config.dense else count
+    gathered = min(count, COST.gathered * rows) if config.dense else count
     issue = issue_seconds(count, COST.chunk + COST.dimension * config.dims, device)
     ends = issue_seconds(gathered, COST.element * config.elements, device)
     issue += ends
     lines = 0 if config.dense else count * config.elements / COST.l1 / (device.sms * device.clock_hz)
     work = overlap(memory=moved, issue=issue, l1=lines).slowed(tail=tail(ceil_div(count, THREADS * config.chunks), COST.blocks, device))
-    if config.dense and (row.size % config.elements or _anywhere(form, alignment)):
+    if config.dense and of_row * config.elements != row.size:
         work += Cost(waits=COST.ends * ends)  # loaded and stored after the whole chunks of their warps
     return work + Cost(waves=COST.late * config.chunks)
 

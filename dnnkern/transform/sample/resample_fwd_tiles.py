@@ -16,21 +16,21 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...device import cuda, device_function, i32, jit, u32
-from ...device.fastmath import fma, rcp
+from ...device.fastmath import fma
 from ...device.index import Divisor, ceil_div, divide_remainder, divisor
-from ...device.vec import (advance, load_shared_2f64, load_shared_4f32, load_shared_f32, load_shared_f64, load_shared_u32, shared_address,
-                           store_shared_2f32, store_shared_2f64, store_shared_4f32, store_shared_f32, store_shared_f64, store_shared_u32)
+from ...device.vec import advance, shared_address
 from ...dispatch import Algorithm
 from ...engine.constants import constants
-from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
+from ...engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, overlap
 from ...engine.offsets import LIMIT
 from ...engine.strides import image_strides
 from ...engine.values import COMPUTE
 from ...engine.vectors import make_unit_moves, unit_of, word_of
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
-from ._filters import NORMALISED, SUPPORT, axis_argument, inverse_argument, make_filter
+from ._filters import SUPPORT, axis_argument, inverse_argument
 from ._resample_problem import Axis
+from ._tiles import make_shared, make_weights
 from .resample_chunks import make_take
 
 COST = constants("transform/resample_tiles")
@@ -62,8 +62,8 @@ class Config:
 
 class Sizes(NamedTuple):
     """Planes, and how many further the next one of a block is; how a plane's number, a block's and a thread's are split; output rows of a
-    block and of a thread; rows of pixels in shared memory, their 16-byte vectors and the bytes of one; columns of a block; where the first
-    rows and the pixels begin in shared memory."""
+    block and of a thread; rows of pixels in shared memory and the bytes of one; columns of a block; vectors that are loaded of
+    a row; where the first rows and the pixels begin in shared memory."""
     planes: i32
     step: i32
     channels: Divisor
@@ -77,8 +77,9 @@ class Sizes(NamedTuple):
     pixel_rows: i32
     pitch: i32
     columns: i32
-    firsts: u32
-    pixels: u32
+    row_units: i32
+    firsts: i32
+    pixels: i32
 
 
 # ---- what is resampled
@@ -157,7 +158,7 @@ def _layout(problem, config):
     firsts = rows * _padded(config) * size
     pixels = firsts + ceil_div(rows * 4, 16) * 16
     sizes = Sizes(n * c * d, 0, divisor(c), divisor(d), divisor(ceil_div(height.outer, rows)), divisor(ceil_div(width.outer, columns)),
-                  divisor(lanes), divisor(units), rows, each, pixel_rows, pitch, columns, firsts, pixels)
+                  divisor(lanes), divisor(units), rows, each, pixel_rows, pitch, columns, units, firsts, pixels)
     return sizes, pixels + pixel_rows * pitch
 
 
@@ -231,104 +232,10 @@ def estimate(problem, device, config):
     again = max(0.0, loaded / (height.inner * width.inner) - 1)  # what several tiles load, of which the L2 has some
     moved = memory_seconds(problem.x.nbytes * (1 + COST.again * again) + problem.y.nbytes, device)
     spent = overlap(memory=COST.slower * moved, issue=COST.slower * issue_seconds(threads, work, device) / some)
-    return LAUNCH + spent + COST.turn * turns * ceil_div(tiles * blocks, resident * device.sms)
+    return LAUNCH + spent + Cost(waits=COST.turn * turns * ceil_div(tiles * blocks, resident * device.sms))
 
 
 # ---- the kernel
-
-@functools.cache
-def _shared_moves(compute, count):
-    """Device functions ``put(at, values)`` of `count` values to shared memory, ``get(at)`` and ``put_one(at, value)`` of one."""
-    double = compute == "float64"
-    one, store_one = (load_shared_f64, store_shared_f64) if double else (load_shared_f32, store_shared_f32)
-    two, four, SIZE = store_shared_2f64 if double else store_shared_2f32, store_shared_4f32, 8 if double else 4
-
-    @device_function
-    def put(at, values):
-        if count == 1:
-            store_one(at, values[0])
-        elif count == 2:
-            two(at, values[0], values[1])
-        elif SIZE == 8:
-            for k in range(count // 2):
-                two(at + u32(16 * k), values[2 * k], values[2 * k + 1])
-        else:
-            for k in range(count // 4):
-                four(at + u32(16 * k), values[4 * k], values[4 * k + 1], values[4 * k + 2], values[4 * k + 3])
-    return put, one, store_one
-
-
-@functools.cache
-def _get_row(compute, padded):
-    """Device function ``get_row(values, at)``: so many values of shared memory, 16 bytes at once."""
-    if compute == "float64":
-        @device_function
-        def get_row(values, at):
-            for k in range(padded // 2):
-                values[2 * k], values[2 * k + 1] = load_shared_2f64(at + u32(16 * k))
-    else:
-        @device_function
-        def get_row(values, at):
-            for k in range(padded // 4):
-                a, b, c, d = load_shared_4f32(at + u32(16 * k))
-                values[4 * k], values[4 * k + 1], values[4 * k + 2], values[4 * k + 3] = a, b, c, d
-    return get_row
-
-
-@functools.cache
-def _bilinear(compute):
-    """``taps`` and ``weight`` of two pixels, as `_filters` has them."""
-    T = COMPUTE[compute]
-
-    @device_function
-    def taps(i, axis):
-        n = i * axis.a + axis.b
-        first = n // axis.d if n > 0 else i32(0)
-        return first, first + 2
-
-    @device_function
-    def weight(i, j, axis, inverse):
-        n = i * axis.a + axis.b
-        n = n if n > 0 else i32(0)
-        distance = n - j * axis.d
-        if distance < 0:
-            return T(T(n - (j - 1) * axis.d) * inverse)
-        # past the last pixel is the last pixel
-        return T(1) if j == axis.inner - 1 else T(T(1) - T(T(distance) * inverse))
-    return taps, weight
-
-
-@functools.cache
-def _make_weights(kind, compute, same, K):
-    """Device functions ``begin(i, axis)``, the first of the K pixels of position i, and ``weigh(weights, first, i, axis, inverse)``."""
-    T, DIVIDED, DOUBLE = COMPUTE[compute], kind in NORMALISED, compute == "float64"
-    taps, weight = _bilinear(compute) if kind == "bilinear" else make_filter(kind, compute)[::2]
-
-    @device_function
-    def begin(i, axis):
-        if same:
-            return i
-        first, _ = taps(i, axis)
-        last = axis.inner - K
-        return first if first < last else last
-
-    @device_function
-    def weigh(weights, first, i, axis, inverse):
-        if same:
-            weights[0] = T(1)
-        else:
-            start, end = taps(i, axis)
-            whole = T(0)
-            for k in range(K):
-                j = first + k
-                weights[k] = weight(i, j, axis, inverse) if j >= start and j < end else T(0)
-                whole = T(whole + weights[k])
-            if DIVIDED:
-                one = T(T(1) / whole) if DOUBLE else rcp(whole)
-                for k in range(K):
-                    weights[k] = T(weights[k] * one)
-    return begin, weigh
-
 
 @functools.cache
 def kernel(dtype, compute, kind, KH, KW, same_h, same_w, COLUMNS, SIDE, loaded, stored, blocks):
@@ -339,30 +246,32 @@ def kernel(dtype, compute, kind, KH, KW, same_h, same_w, COLUMNS, SIDE, loaded, 
     take, _ = make_take(dtype, PIXELS)
     store, OUT = make_unit_moves(stored, SIZE)[1], max(stored // 4, 1)
     _, pack = make_take(dtype, TOGETHER_STORED)
-    begin_h, weigh_h = _make_weights(kind, compute, same_h, KH)
-    begin_w, weigh_w = _make_weights(kind, compute, same_w, KW)
+    begin_h, weigh_h = make_weights(kind, compute, same_h, KH)
+    begin_w, weigh_w = make_weights(kind, compute, same_w, KW)
     HELD = 16 // BYTES
     PADDED = -(-KH // HELD) * HELD
-    put, get, put_one = _shared_moves(compute, PIXELS)
-    get_row = _get_row(compute, PADDED)
+    shared, one = make_shared(compute, PIXELS, PADDED), make_shared(compute, 1, PADDED)
+    get, put, put_one, get_row = shared.get, shared.put, one.put, shared.get_row
+    _, _, load_word, store_word, _ = make_unit_moves(4, 4)
     SCALE = word_of(SIZE)[2]
     ALL, WINDOW, TABLE = COLUMNS * KW, COLUMNS * KH, PADDED * BYTES
 
     @device_function
-    def mix_rows(fresh, ats, further, weights):
-        # a row of pixels along the width: KW from a shared address on, for each column
-        probe = T(0)
+    def mix_rows(fresh, memory, base, ats, further, weights):
+        # a row of pixels along the width: KW of them for each column
+        probe, pixels = T(0), cuda.local.array(ALL, T)
         for c in range(COLUMNS):
-            at, value = ats[c] + further, T(0)
+            value = T(0)
             for k in range(KW):
-                value = fma(weights[c * KW + k], get(at + u32(k * BYTES)), value)
+                get(pixels, c * KW + k, memory, base, ats[c] + further + k * BYTES)
+                value = fma(weights[c * KW + k], pixels[c * KW + k], value)
             fresh[c], probe = value, T(probe + value)
         if probe != probe:
             for c in range(COLUMNS):
-                at, value = ats[c] + further, T(0)
+                value = T(0)
                 for k in range(KW):
                     if weights[c * KW + k] != 0:
-                        value = fma(weights[c * KW + k], get(at + u32(k * BYTES)), value)
+                        value = fma(weights[c * KW + k], pixels[c * KW + k], value)
                 fresh[c] = value
 
     @device_function
@@ -386,8 +295,8 @@ def kernel(dtype, compute, kind, KH, KW, same_h, same_w, COLUMNS, SIDE, loaded, 
         memory = cuda.shared.array(0, u32, alignment=16)
         weights, window, row_weights = cuda.local.array(ALL, T), cuda.local.array(WINDOW, T), cuda.local.array(PADDED, T)
         words, pixels, made = cuda.local.array(TOGETHER_WORDS, u32), cuda.local.array(PIXELS, T), cuda.local.array(OUT, u32)
-        some, fresh, ats = cuda.local.array(KW, T), cuda.local.array(COLUMNS, T), cuda.local.array(COLUMNS, u32)
-        results = cuda.local.array(TOGETHER_STORED, T)
+        some, fresh, ats = cuda.local.array(KW, T), cuda.local.array(COLUMNS, T), cuda.local.array(COLUMNS, i32)
+        results, number, place = cuda.local.array(TOGETHER_STORED, T), cuda.local.array(1, u32), cuda.local.array(1, i32)
         base, thread = shared_address(memory, 0), cuda.threadIdx.x
         rest, column_tile = divide_remainder(cuda.blockIdx.x, sizes.column_tiles)
         plane, row_tile = divide_remainder(rest, sizes.row_tiles)
@@ -404,11 +313,13 @@ def kernel(dtype, compute, kind, KH, KW, same_h, same_w, COLUMNS, SIDE, loaded, 
                 row_weights[k] = T(0)
             weigh_h(row_weights, first, i, axis_h, inverse_h)
             for k in range(PADDED):
-                put_one(base + u32(r * TABLE + k * BYTES), row_weights[k])
-            store_shared_u32(base + sizes.firsts + u32(4 * r), u32(first - top))
+                some[0] = row_weights[k]
+                put_one(memory, base, r * TABLE + k * BYTES, some)
+            number[0] = first - top
+            store_word(memory, base, sizes.firsts + 4 * r, number, 0)
 
         # weights of the thread's columns, in registers
-        q, lanes = q0 + lane * SIDE, i32(sizes.lanes[0])
+        q, lanes = q0 + lane * SIDE, sizes.columns // COLUMNS
         for c in range(COLUMNS):
             i = q + c // SIDE * SIDE * lanes + c % SIDE
             i = i if i < axis_w.outer else axis_w.outer - 1
@@ -416,11 +327,11 @@ def kernel(dtype, compute, kind, KH, KW, same_h, same_w, COLUMNS, SIDE, loaded, 
             weigh_w(some, first, i, axis_w, inverse_w)
             for k in range(KW):
                 weights[c * KW + k] = some[k]
-            ats[c] = base + sizes.pixels + u32((first - left) * BYTES)
+            ats[c] = sizes.pixels + (first - left) * BYTES
 
         height = axis_h.inner - top
         height = height if height < sizes.pixel_rows else sizes.pixel_rows
-        total = height * i32(sizes.units[0])
+        total = height * sizes.row_units
         while plane < sizes.planes:
             image, depth = divide_remainder(plane, sizes.depth)
             image, channel = divide_remainder(image, sizes.channels)
@@ -437,7 +348,7 @@ def kernel(dtype, compute, kind, KH, KW, same_h, same_w, COLUMNS, SIDE, loaded, 
                     row, unit = divide_remainder(start + t * THREADS, sizes.units)
                     if start + t * THREADS < total:
                         take(pixels, words, t * WORDS)
-                        put(base + sizes.pixels + u32(row * sizes.pitch + unit * PIXELS * BYTES), pixels)
+                        put(memory, base, sizes.pixels + row * sizes.pitch + unit * (PIXELS * BYTES), pixels)
             cuda.syncthreads()
 
             # down the thread's columns
@@ -449,18 +360,20 @@ def kernel(dtype, compute, kind, KH, KW, same_h, same_w, COLUMNS, SIDE, loaded, 
             result = advance(y, image * y_stride.n + channel * y_stride.c + depth * y_stride.d + p * y_stride.h + q * SCALE)
             for k in range(WINDOW):
                 window[k] = T(0)
-            have = i32(0)
+            have = 0
             while r < end:
-                first = i32(load_shared_u32(base + sizes.firsts + u32(4 * r)))
+                load_word(number, 0, memory, base, sizes.firsts + 4 * r)
+                place[0] = number[0]
+                first = place[0]
                 have = have if have > first else first
                 while have < first + KH:
-                    mix_rows(fresh, ats, u32(have * sizes.pitch), weights)
+                    mix_rows(fresh, memory, base, ats, have * sizes.pitch, weights)
                     for c in range(COLUMNS):
                         for k in range(KH - 1):
                             window[c * KH + k] = window[c * KH + k + 1]
                         window[c * KH + KH - 1] = fresh[c]
                     have = have + 1
-                get_row(row_weights, base + u32(r * TABLE))
+                get_row(row_weights, memory, base, r * TABLE)
                 mix_columns(fresh, window, row_weights)
                 for c in range(0, COLUMNS, TOGETHER_STORED):
                     column = c // SIDE * SIDE * lanes + c % SIDE
