@@ -340,7 +340,7 @@ row("transform/resample_tiles", COUNTED,
 row("transform/resample_chunks", h200("h200-resample.jsonl"),
     "instructions of a chunk, a dimension, a tap of an element with channels last, of an element and a tap forward, backward, of a tap of "
     "a chunk backward", ("dimension",),
-    chunk=90, dimension=20, channels_tap=4, element=12, tap=6, element_bwd=6, tap_bwd=5, chunk_tap=30, blocks=6)
+    chunk=90, dimension=20, channels_tap=4, element=7, tap=13, element_bwd=6, tap_bwd=5, chunk_tap=30, blocks=6)
 row("transform/affine_bwd", GUESSED,
     "s of a block's sum; s of a turn of it",
     sum=3e-6, turn=0.1e-6)
