@@ -213,7 +213,6 @@ TILED = [Resample("resample_fwd", f"tiles-{name}", *rest) for name, *rest in (
     ("bicubic-skips", (1, 3, 70, 90), (9, 8), "float32", "bicubic"), ("bicubic-float64", (2, 2, 11, 13), (40, 50), "float64", "bicubic"),
     ("bilinear", (5, 3, 19, 24), (50, 57), "float16", "bilinear"), ("line", (2, 40, 60), (150,), "float16", "bicubic"),
     ("bilinear-corners", (2, 3, 33, 40), (12, 21), "float32", "bilinear", True),
-    ("bicubic-small", (3, 41, 7, 9), (14, 18), "float16", "bicubic"),
     ("area", (2, 2, 45, 80), (13, 20), "float32", "area"), ("area-up", (2, 2, 6, 8), (25, 16), "float16", "area"))]
 TILED += [Resample("resample_fwd", f"tiles-{mode}-antialias-{size[1]}", (2, 3, 50, 72), size, "float16", mode, antialias=True)
           for mode, size in (("bilinear", (23, 31)), ("bicubic", (23, 31)), ("bicubic", (70, 90)))]

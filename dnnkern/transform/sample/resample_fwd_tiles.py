@@ -1,10 +1,9 @@
 """Tiles of planes whose rows are contiguous, in shared memory: filters are mixed along the width first, then down the columns.
 
 The weights are the same for all images and channels. A block has one tile of the resampled plane: it computes the weights of its rows and
-columns once, and goes through many planes, several at once where they are small. Of each it loads the pixels below the tile, 16 bytes a
-thread, and keeps them in shared memory in the type that is computed with. A thread owns a few columns, whose weights are in its registers,
-and goes down: a row of pixels is mixed along the width once for all output rows in which it counts, and the mixtures of as many rows as the
-filter is high are in registers::
+columns once, and goes through many planes. Of each it loads the pixels below the tile, 16 bytes a thread, and keeps them in shared memory
+in the type that is computed with. A thread owns a few columns, whose weights are in its registers, and goes down: a row of pixels is mixed
+along the width once for all output rows in which it counts, and the mixtures of as many rows as the filter is high are in registers::
 
     global --16 bytes--> shared [rows of pixels][pixels] --KW loads--> registers [KH rows][columns] --KH weights of the row--> y
 
@@ -36,7 +35,7 @@ from .resample_chunks import make_take
 
 COST = constants("transform/resample_tiles")
 
-THREADS, TOGETHER, MOST, SMALL = 256, 4, 12, 48 << 10
+THREADS, TOGETHER, MOST = 256, 4, 12
 
 
 @dataclass(frozen=True)
@@ -62,22 +61,17 @@ class Config:
 
 
 class Sizes(NamedTuple):
-    """Planes, how many of them a block has at once, groups of so many, and how many groups further the next one of a block is. How the
-    numbers of a plane, a block, a thread and a row in shared memory are split. Output rows of a block and of a thread; rows of pixels of a
-    plane in shared memory and the bytes of one; columns of a block; vectors that are loaded of a row; where the first rows and the pixels
-    begin in shared memory."""
+    """Planes, and how many further the next one of a block is; how a plane's number, a block's and a thread's are split; output rows of a
+    block and of a thread; rows of pixels in shared memory and the bytes of one; columns of a block; vectors that are loaded of
+    a row; where the first rows and the pixels begin in shared memory."""
     planes: i32
-    together: i32
-    groups: i32
     step: i32
     channels: Divisor
     depth: Divisor
     row_tiles: Divisor
     column_tiles: Divisor
-    team: Divisor
     lanes: Divisor
     units: Divisor
-    plane_rows: Divisor
     rows: i32
     each: i32
     pixel_rows: i32
@@ -163,12 +157,9 @@ def _layout(problem, config):
     pitch = units * held * size
     firsts = rows * _padded(config) * size
     pixels = firsts + ceil_div(rows * 4, 16) * 16
-    # small planes: several at once, as long as they leave room for other blocks
-    together = max(1, min(THREADS // (lanes * groups), n * c * d, SMALL // (pixel_rows * pitch)))
-    sizes = Sizes(n * c * d, together, ceil_div(n * c * d, together), 0, divisor(c), divisor(d), divisor(ceil_div(height.outer, rows)),
-                  divisor(ceil_div(width.outer, columns)), divisor(lanes * groups), divisor(lanes), divisor(units), divisor(pixel_rows),
-                  rows, each, pixel_rows, pitch, columns, units, firsts, pixels)
-    return sizes, pixels + together * pixel_rows * pitch
+    sizes = Sizes(n * c * d, 0, divisor(c), divisor(d), divisor(ceil_div(height.outer, rows)), divisor(ceil_div(width.outer, columns)),
+                  divisor(lanes), divisor(units), rows, each, pixel_rows, pitch, columns, units, firsts, pixels)
+    return sizes, pixels + pixel_rows * pitch
 
 
 def _padded(config):
@@ -189,10 +180,10 @@ def configs(problem, device):
         side = min(columns, 2) if grows else 1
         stored = unit_of(problem.y.alignment, width.outer, *y_strides[:4], itemsize=size)
         stored = side * size if stored >= side * size else size
-        for rows in (8, 16, 32, 64) if grows else (8, 16, 32):
+        for rows in (16, 32, 64) if grows else (8, 16, 32):
             config = Config(problem.x.dtype, problem.compute, _kind(problem), kh, kw, height.inner == height.outer,
                             width.inner == width.outer, columns, side, loaded, stored, rows)
-            if _layout(problem, config)[1] <= device.shared_per_block and not (rows > 8 and rows >= 2 * height.outer):
+            if _layout(problem, config)[1] <= device.shared_per_block and not (rows > 16 and rows >= 2 * height.outer):
                 found.append(config)
     return found
 
@@ -214,8 +205,8 @@ def _blocks(problem, config, device):
     sizes, nbytes = _layout(problem, config)
     tiles = sizes.row_tiles.d * sizes.column_tiles.d
     resident = max(1, min(_resident(config), device.shared_per_sm // (nbytes + 1024)))
-    turns = ceil_div(sizes.groups, max(1, resident * device.sms // tiles))
-    return tiles, ceil_div(sizes.groups, turns), resident
+    turns = ceil_div(sizes.planes, max(1, resident * device.sms // tiles))
+    return tiles, ceil_div(sizes.planes, turns), resident
 
 
 def _resident(config):
@@ -230,12 +221,12 @@ def estimate(problem, device, config):
     sizes, _ = _layout(problem, config)
     height, width, *_ = _planes(problem)
     tiles, blocks, resident = _blocks(problem, config, device)
-    turns = ceil_div(sizes.groups, blocks)
+    turns = ceil_div(sizes.planes, blocks)
     threads = tiles * blocks * turns * THREADS
     mixed = min(height.inner, config.kh + (sizes.each - 1) * height.a / height.d)
     work = COST.start / turns + mixed * (COST.mixed + config.columns * (COST.mixed_column + COST.mixed_tap * config.kw + config.kh))
     work += sizes.each * (COST.row + config.columns * (COST.column + COST.tap * config.kh))
-    work += COST.pixel * sizes.together * sizes.pixel_rows * sizes.pitch / ITEMSIZE[config.compute] / THREADS
+    work += COST.pixel * sizes.pixel_rows * sizes.pitch / ITEMSIZE[config.compute] / THREADS
     some = min(1.0, tiles * blocks / device.sms) * min(1.0, resident * THREADS / COST.threads) ** 0.5
     loaded = sizes.row_tiles.d * sizes.column_tiles.d * sizes.pixel_rows * sizes.pitch / ITEMSIZE[config.compute]
     again = max(0.0, loaded / (height.inner * width.inner) - 1)  # what several tiles load, of which the L2 has some
@@ -247,7 +238,7 @@ def estimate(problem, device, config):
 # ---- the kernel
 
 @functools.cache
-def kernel(dtype, compute, kind, KH, KW, same_h, same_w, COLUMNS, SIDE, loaded, stored, blocks, many):
+def kernel(dtype, compute, kind, KH, KW, same_h, same_w, COLUMNS, SIDE, loaded, stored, blocks):
     """y = x resampled, the tiles of a plane."""
     T, SIZE, BYTES = COMPUTE[compute], ITEMSIZE[dtype], ITEMSIZE[compute]
     PIXELS, TOGETHER_WORDS, TOGETHER_STORED = loaded // SIZE, TOGETHER * max(loaded // 4, 1), stored // SIZE
@@ -299,12 +290,6 @@ def kernel(dtype, compute, kind, KH, KW, same_h, same_w, COLUMNS, SIDE, loaded, 
                         value = fma(weights[k], window[c * KH + k], value)
                 results[c] = value
 
-    @device_function
-    def plane_offset(plane, sizes, stride):
-        rest, depth = divide_remainder(plane, sizes.depth)
-        image, channel = divide_remainder(rest, sizes.channels)
-        return image * stride.n + channel * stride.c + depth * stride.d
-
     @jit(launch_bounds=(THREADS, blocks))
     def resample_tiles(x, y, sizes, axis_h, axis_w, inverse_h, inverse_w, x_stride, y_stride):
         memory = cuda.shared.array(0, u32, alignment=16)
@@ -314,11 +299,8 @@ def kernel(dtype, compute, kind, KH, KW, same_h, same_w, COLUMNS, SIDE, loaded, 
         results, number, place = cuda.local.array(TOGETHER_STORED, T), cuda.local.array(1, u32), cuda.local.array(1, i32)
         base, thread = shared_address(memory, 0), cuda.threadIdx.x
         rest, column_tile = divide_remainder(cuda.blockIdx.x, sizes.column_tiles)
-        number_of_group, row_tile = divide_remainder(rest, sizes.row_tiles)
-        own, team = 0, thread
-        if many:
-            own, team = divide_remainder(thread, sizes.team)
-        group, lane = divide_remainder(team, sizes.lanes)
+        plane, row_tile = divide_remainder(rest, sizes.row_tiles)
+        group, lane = divide_remainder(thread, sizes.lanes)
         p0, q0 = row_tile * sizes.rows, column_tile * sizes.columns
         top, left = begin_h(p0, axis_h), begin_w(q0, axis_w)
         left = left - (left & (PIXELS - 1))
@@ -345,30 +327,23 @@ def kernel(dtype, compute, kind, KH, KW, same_h, same_w, COLUMNS, SIDE, loaded, 
             weigh_w(some, first, i, axis_w, inverse_w)
             for k in range(KW):
                 weights[c * KW + k] = some[k]
-            ats[c] = sizes.pixels + own * sizes.pixel_rows * sizes.pitch + (first - left) * BYTES
+            ats[c] = sizes.pixels + (first - left) * BYTES
 
         height = axis_h.inner - top
         height = height if height < sizes.pixel_rows else sizes.pixel_rows
         total = height * sizes.row_units
-        if many:
-            total = sizes.together * sizes.pixel_rows * sizes.row_units
-        while number_of_group < sizes.groups:
-            plane = number_of_group * sizes.together
+        while plane < sizes.planes:
+            image, depth = divide_remainder(plane, sizes.depth)
+            image, channel = divide_remainder(image, sizes.channels)
 
             # the pixels below the tile
             cuda.syncthreads()
-            source = advance(x, top * x_stride.h + left * SCALE)
-            if not many:
-                source = advance(source, plane_offset(plane, sizes, x_stride))
+            source = advance(x, image * x_stride.n + channel * x_stride.c + depth * x_stride.d + top * x_stride.h + left * SCALE)
             for start in range(thread, total, THREADS * TOGETHER):
                 for t in range(TOGETHER):
                     row, unit = divide_remainder(start + t * THREADS, sizes.units)
-                    ok, at = start + t * THREADS < total and left + unit * PIXELS < axis_w.inner, unit * (PIXELS * SCALE)
-                    if many:
-                        other, row = divide_remainder(row, sizes.plane_rows)
-                        ok = ok and row < height and plane + other < sizes.planes
-                        at = at + plane_offset(plane + other, sizes, x_stride)
-                    load(words, t * WORDS, advance(source, at + row * x_stride.h), ok)
+                    ok = start + t * THREADS < total and left + unit * PIXELS < axis_w.inner
+                    load(words, t * WORDS, advance(source, row * x_stride.h + unit * (PIXELS * SCALE)), ok)
                 for t in range(TOGETHER):
                     row, unit = divide_remainder(start + t * THREADS, sizes.units)
                     if start + t * THREADS < total:
@@ -379,13 +354,10 @@ def kernel(dtype, compute, kind, KH, KW, same_h, same_w, COLUMNS, SIDE, loaded, 
             # down the thread's columns
             r = group * sizes.each
             p = p0 + r
-            there = r < sizes.rows and q < axis_w.outer
-            if many:
-                there = there and own < sizes.together and plane + own < sizes.planes
-            end = sizes.rows if there else r
+            end = sizes.rows if r < sizes.rows and q < axis_w.outer else r
             end = r + sizes.each if r + sizes.each < end else end
             end = axis_h.outer - p0 if axis_h.outer - p0 < end else end
-            result = advance(y, plane_offset(plane + own, sizes, y_stride) + p * y_stride.h + q * SCALE)
+            result = advance(y, image * y_stride.n + channel * y_stride.c + depth * y_stride.d + p * y_stride.h + q * SCALE)
             for k in range(WINDOW):
                 window[k] = T(0)
             have = 0
@@ -412,7 +384,7 @@ def kernel(dtype, compute, kind, KH, KW, same_h, same_w, COLUMNS, SIDE, loaded, 
                         store(advance(result, column * SCALE), made, 0)
                 result = advance(result, y_stride.h)
                 r = r + 1
-            number_of_group = number_of_group + sizes.step
+            plane = plane + sizes.step
     return resample_tiles
 
 
@@ -426,8 +398,7 @@ def build(problem, device, config):
     arguments = (Argument(pointer, "x"), Argument(pointer, "y"), Argument(Sizes, sizes._replace(step=blocks)), axis_argument(height),
                  axis_argument(width), inverse_argument(problem, height), inverse_argument(problem, width),
                  image_strides(x_strides, False, scale), image_strides(y_strides, False, scale))
-    made = kernel(c.dtype, c.compute, c.filter, c.kh, c.kw, c.same_h, c.same_w, c.columns, c.side, c.loaded, c.stored, _resident(c),
-                  sizes.together > 1)
+    made = kernel(c.dtype, c.compute, c.filter, c.kh, c.kw, c.same_h, c.same_w, c.columns, c.side, c.loaded, c.stored, _resident(c))
     return (Launch(made, (tiles * blocks, 1, 1), (THREADS, 1, 1), arguments, shared=shared),)
 
 
