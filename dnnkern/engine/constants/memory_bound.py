@@ -327,16 +327,17 @@ row("transform/col2im_gather", COUNTED,
     "instructions of a thread, a row of taps, a tap, an element of it with channels last; of an element at stride 1 and at others",
     thread=60, row=40, tap=20, element=4, stride_1=10, strided=18, blocks=6)
 row("transform/resample_naive", GUESSED,
-    "instructions of an output, a tap; of a pixel backward, a tap",
-    output=500, tap=60, bwd=1500, bwd_tap=200)
+    "instructions of an output, a tap, one of a filter (h100-weak-spots-grid.jsonl); of a pixel backward, a tap",
+    output=500, tap=60, filter_tap=175, bwd=1500, bwd_tap=200)
 row("transform/resample_axes", h200("h200-resample.jsonl"),
     "instructions of an element, a tap",
     element=190, tap=43)
-row("transform/resample_tiles", COUNTED,
-    "instructions of a block's weights, of a row of pixels that is mixed, of a column and of a tap of it; of an output row, of a column "
-    "and of a tap of it; of a pixel that is loaded; share of pixels that several tiles load that counts; threads of a multiprocessor "
-    "that issue all they can; times as long; s of a plane of a block", ("slower", "turn", "again", "threads"),
-    start=1500, mixed=10, mixed_column=2, mixed_tap=2, row=22, column=2, tap=1, pixel=4, again=0.5, threads=768, slower=1.3, turn=1.5e-6)
+row("transform/resample_tiles", h100("h100-weak-spots-grid.jsonl"),
+    "instructions of a block's weights, of a row of pixels that is mixed, of a column and of a tap of it, and of a bank more between "
+    "threads; of an output row, of a column, of a tap and of a store of it; of a load, of a pixel of it; share of pixels that several "
+    "tiles load that counts; threads of a multiprocessor that issue all they can; times as long; s of a plane of a block",
+    start=2800, mixed=10, mixed_column=1.7, mixed_tap=4.3, bank=0.8, row=12, column=3.8, tap=3.3, store=1.2, load=43, pixel=0.1, again=0.4,
+    threads=1080, slower=1.1, turn=5.6e-7)
 row("transform/resample_chunks", h200("h200-resample.jsonl"),
     "instructions of a chunk, a dimension, a tap of an element with channels last, of an element and a tap forward, backward, of a tap of "
     "a chunk backward", ("dimension",),

@@ -221,17 +221,22 @@ def estimate(problem, device, config):
     sizes, _ = _layout(problem, config)
     height, width, *_ = _planes(problem)
     tiles, blocks, resident = _blocks(problem, config, device)
-    turns = ceil_div(sizes.planes, blocks)
-    threads = tiles * blocks * turns * THREADS
+    columns, size, turns = config.columns, problem.x.itemsize, ceil_div(sizes.planes, blocks)
+    busy = ceil_div(sizes.lanes.d * (sizes.rows // sizes.each), 32) * 32
     mixed = min(height.inner, config.kh + (sizes.each - 1) * height.a / height.d)
-    work = COST.start / turns + mixed * (COST.mixed + config.columns * (COST.mixed_column + COST.mixed_tap * config.kw + config.kh))
-    work += sizes.each * (COST.row + config.columns * (COST.column + COST.tap * config.kh))
-    work += COST.pixel * sizes.pixel_rows * sizes.pitch / ITEMSIZE[config.compute] / THREADS
-    some = min(1.0, tiles * blocks / device.sms) * min(1.0, resident * THREADS / COST.threads) ** 0.5
+    # of what neighbouring threads read, in banks: where an image shrinks, one is read for several
+    apart = max(1.0, config.side * width.inner / width.outer)
+    tap = COST.mixed_tap + COST.bank * (apart - 1)
+    work = COST.start / turns + mixed * (COST.mixed + columns * (COST.mixed_column + tap * config.kw + config.kh))
+    work += sizes.each * (COST.row + columns * (COST.column + COST.tap * config.kh + COST.store * size / config.stored))
+    units = sizes.units.d * sizes.pixel_rows
+    work = work * busy + units * (COST.load + COST.pixel * config.loaded / size)
+    some = min(1.0, tiles * blocks / device.sms) * min(1.0, resident * busy / COST.threads) ** 0.5
     loaded = sizes.row_tiles.d * sizes.column_tiles.d * sizes.pixel_rows * sizes.pitch / ITEMSIZE[config.compute]
     again = max(0.0, loaded / (height.inner * width.inner) - 1)  # what several tiles load, of which the L2 has some
     moved = memory_seconds(problem.x.nbytes * (1 + COST.again * again) + problem.y.nbytes, device)
-    spent = overlap(memory=COST.slower * moved, issue=COST.slower * issue_seconds(threads, work, device) / some)
+    issue = issue_seconds(tiles * blocks * turns, work, device) / some
+    spent = overlap(memory=COST.slower * moved, issue=COST.slower * issue)
     return LAUNCH + spent + Cost(waits=COST.turn * turns * ceil_div(tiles * blocks, resident * device.sms))
 
 
