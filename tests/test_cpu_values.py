@@ -6,9 +6,10 @@ import pathlib
 
 import test_embedding
 import test_rnn
+import test_transform_resample
 from kit import sized
 
-for module in (test_embedding, test_rnn):
+for module in (test_embedding, test_rnn, test_transform_resample):
     globals().update(sized(module))
 # In files that are skipped where what they need is not installed: test_cpu_demo.py, test_cpu_jax.py, test_cpu_torch_*.py.
 ELSEWHERE = {"test_demo", "test_jax", "test_jax_bench", "test_jax_enable", "test_onnx", *(f"test_torch_{name}" for name in (
@@ -19,4 +20,4 @@ ELSEWHERE = {"test_demo", "test_jax", "test_jax_bench", "test_jax_enable", "test
 def test_nothing_that_is_marked_is_left_out():
     files = pathlib.Path(__file__).parent.glob("test_*.py")
     marked = {path.stem for path in files if "pytest.mark." + "sized" in path.read_text()}
-    assert marked == {test_embedding.__name__, test_rnn.__name__} | ELSEWHERE
+    assert marked == {test_embedding.__name__, test_rnn.__name__, test_transform_resample.__name__} | ELSEWHERE

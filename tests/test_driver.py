@@ -26,7 +26,8 @@ def gpu(monkeypatch):
     for module in (device, graphs, timing, memory):
         if hasattr(module, "HOST_MEMORY"):
             monkeypatch.setattr(module, "HOST_MEMORY", False)
-    caches = (device.device, device.device_count, device.primary_context, memory._pool, table._upload_stream, launch._library)
+    caches = (device.device, device.device_count, device.primary_context, memory._pool, table._upload_stream, launch._library,
+              launch._most_shared)
     for cached in caches:
         cached.cache_clear()
     library = stub_gpu.install(stub_gpu.Library(devices=2))
@@ -184,6 +185,15 @@ def test_a_kernel_is_loaded_once_and_told_what_it_takes(gpu):
     binary = Binary(code=b"\x7fELF" + bytes(60), entry="kernel_1", arch="sm_90a", registers=32, shared=1024, stack=0)
     assert launch.Function(binary, 1, 47 * 1024 + 1, (4, 4, 1)).handle == launch.Function(binary, 0, 0, (1, 1, 1)).handle == HANDLE + 2
     assert gpu.loaded == [b"\x7fELF", "kernel_1", (8, 47 * 1024 + 1), (14, 1), "kernel_1"]
+
+
+def test_plans_that_share_a_kernel_leave_it_what_the_others_take(gpu):
+    """A launch with more than the attribute is an error, and that is the kernel's, not the plan's."""
+    binary = Binary(code=b"\x7fELF" + bytes(60), entry="kernel_1", arch="sm_90a", registers=32, shared=0, stack=0)
+    for kilobytes in (80, 160, 60, 160, 200):
+        launch.Function(binary, 0, kilobytes << 10, (1, 1, 1))
+    launch.Function(binary, 1, 60 << 10, (1, 1, 1))
+    assert [value >> 10 for kind, value in (what for what in gpu.loaded if isinstance(what, tuple))] == [80, 160, 200, 60]
 
 
 def test_tensor_maps_reach_the_driver(gpu):

@@ -247,6 +247,31 @@ def test_resampled_images_move_16_bytes(op, words, loads, dtype):
     assert not code.divisions and (dtype == "float64" or not code.doubles)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("words, taps", [("16x64x128x128 {} 256x256 bicubic", (4, 4)), ("16x64x64x64 {} 128x128 bilinear", (2, 2)),
+                                         ("64x3x512x512 {} 224x224 bicubic antialias", (10, 10)), ("8x64x4000 {} 16000 bicubic", (1, 4))])
+def test_tiles_of_planes_keep_weights_and_rows_in_registers(words, taps, dtype):
+    """Pixels are loaded 16 bytes at once, several in flight; a row of them is so many loads of shared memory for each column."""
+    from sass import assembled as compiled
+    problem, target, size = parse_problem(words.format(dtype).split(), "resample_fwd"), device("sm_90a"), ITEMSIZE[dtype]
+    algorithm = next(a for a in dispatch.algorithms("resample_fwd") if a.name == "tiles")
+    found = {}
+    for variant in algorithm.variants(problem, target):
+        (launch,) = variant.build(problem, target, variant.config)
+        found[launch.kernel] = variant.config, launch
+    assert len(found) == (1 if size == 8 else 2 if sum(taps) <= 12 or "512" in words else 1), "one for each number of columns"
+    for config, launch in found.values():
+        code = compiled(launch.kernel, launch.signature, "sm_90a")
+        assert (config.kh, config.kw) == taps and accesses(code, "LDG") == {128: 4}
+        ((width, stores),) = accesses(code, "STG").items()  # of one output row, or more in a turn of the loop
+        assert width == 8 * config.stored and stores % (config.columns * size // config.stored) == 0
+        assert config.stored == size * (1 if size == 8 or "512" in words else 2)
+        assert accesses(code, "LDS").get(8 * max(size, 4), 0) >= config.columns * config.kw
+        assert (code.stack, code.spilled) == (0, 0) and not code.opcodes("LDL", "STL")
+        assert dtype == "float64" or not code.doubles and not code.calls
+        assert code.registers * 256 * (2 if sum(taps) * config.columns * max(size, 4) > 128 else 3) <= 65536
+
+
 @pytest.mark.parametrize("words", ["16x256x64x64 {} 128x128 bilinear", "16x256x64x64 {} 128x128", "32x21x65x65 {} 513x513 bilinear"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
 def test_gradients_of_resampled_images_share_their_weights(words, dtype):

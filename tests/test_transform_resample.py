@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from cases._resample import FILTERED, MODES, SHORT, Resample
 from cases.resample_bwd import CASES
-from contract import Run, random_layout, random_problems, registered
+from contract import Run, device, random_layout, random_problems, registered
 from labs import array, host
 from test_transform import refused
 
@@ -13,7 +13,7 @@ import dnnkern
 from dnnkern import dispatch
 from dnnkern.dispatch import NotSupported
 from dnnkern.host.tensor import Tensor
-from dnnkern.transform.sample import resample_chunks
+from dnnkern.transform.sample import resample_chunks, resample_fwd_tiles
 from dnnkern.transform._parse import parse_problem
 from dnnkern.transform.sample._resample_problem import make_axis, make_resample
 from dnnkern.transform.sample.resample_chunks import _config
@@ -47,9 +47,12 @@ def test_images_and_gradients_are_those_of_torch(image, size):
         dy = rng.standard_normal(y.shape)
         y.backward(torch.from_numpy(dy))
         more = dict(mode=mode, align_corners=corners)
-        for algo in ("naive", "chunks"):
+        tiles = mode == "bilinear" and (dims < 3 or image[0] == size[0])
+        for algo in ("naive", "chunks", *("tiles",) * tiles):
             ours = host(dnnkern.resample_fwd(array(x.detach().numpy(), "float64"), size, algo=algo, **more))
             assert np.allclose(ours, y.detach().numpy(), rtol=0, atol=1e-13), (mode, corners, algo)
+            if algo == "tiles":
+                continue
             ours = host(dnnkern.resample_bwd(array(dy, "float64"), x.shape, algo=algo, **more))
             assert np.allclose(ours, x.grad.numpy(), rtol=0, atol=1e-13), (mode, corners, algo)
 
@@ -66,9 +69,13 @@ def test_filters_are_those_of_torch(image, size, mode, corners, antialias):
     dy = rng.standard_normal(y.shape)
     y.backward(torch.from_numpy(dy))
     more = dict(mode=mode, align_corners=corners, antialias=antialias)
-    for algo in ("naive", "chunks" if mode == "nearest-exact" else "axes"):
+    for algo in ("naive", *(("chunks",) if mode == "nearest-exact" else ("axes", "tiles"))):
+        if algo == "tiles" and max(antialias * 4 * i // o for i, o in zip(image, size)) > 12:
+            continue
         ours = host(dnnkern.resample_fwd(array(x.detach().numpy(), "float64"), size, algo=algo, **more))
         assert np.allclose(ours, y.detach().numpy(), rtol=0, atol=1e-12), algo
+        if algo == "tiles":
+            continue
         ours = host(dnnkern.resample_bwd(array(dy, "float64"), x.shape, algo=algo, **more))
         assert np.allclose(ours, x.grad.numpy(), rtol=0, atol=1e-12), algo
 
@@ -77,7 +84,7 @@ def test_filters_are_those_of_torch(image, size, mode, corners, antialias):
 def test_a_constant_image_stays_constant(mode, corners, antialias):
     x = array(np.full((1, 2, 9, 7), 3.0))
     for size in ((4, 21), (9, 7), (1, 1), (20, 3)):
-        for algo in ("naive", "axes"):
+        for algo in ("naive", "axes", "tiles"):
             y = host(dnnkern.resample_fwd(x, size, mode=mode, align_corners=corners, antialias=antialias, algo=algo))
             np.testing.assert_allclose(y, 3.0, rtol=2e-6)
 
@@ -110,14 +117,16 @@ def test_what_a_thread_takes():
     assert _config(problem).channels and _config(problem).unit == 16, "channels are contiguous, whatever the layout is called"
 
 
-@pytest.mark.parametrize("algo", ["naive", "chunks"])
+@pytest.mark.parametrize("algo", ["naive", "chunks", "tiles"])
 def test_pixels_without_a_share_do_not_count(algo):
     x = np.ones((1, 8, 3, 3))
     x[:, :, 1, 1] = np.inf
-    for layout, order in (("NCHW", (0, 1, 2, 3)), ("NHWC", (0, 2, 3, 1))):
+    for layout, order in (("NCHW", (0, 1, 2, 3)), ("NHWC", (0, 2, 3, 1)))[:1 if algo == "tiles" else 2]:
         y = host(dnnkern.resample_fwd(array(x.transpose(order)), (5, 5), mode="bilinear", align_corners=True, layout=layout, algo=algo))
         y = y.transpose(np.argsort(order))[0, 3]
         assert np.isinf(y[1:4, 1:4]).all() and (y[0] == 1).all() and (y[:, 0] == 1).all() and not np.isnan(y).any()
+        if algo == "tiles":
+            continue
         dy = np.ones((1, 8, 5, 5))
         dy[:, :, 0, 0] = np.nan
         dx = host(dnnkern.resample_bwd(array(dy.transpose(order)), np.array(x.shape)[list(order)].tolist(), mode="bilinear",
@@ -125,7 +134,7 @@ def test_pixels_without_a_share_do_not_count(algo):
         assert np.isnan(dx[0, 0]) and np.isnan(dx).sum() == 1, "the corner belongs to one pixel alone"
 
 
-@pytest.mark.parametrize("algo", ["naive", "axes"])
+@pytest.mark.parametrize("algo", ["naive", "axes", "tiles"])
 @pytest.mark.parametrize("size", [42, 48])  # 41 / 41 is less than 1 in float32, and 47 / 47 too, where one is made by a reciprocal
 def test_pixels_at_a_whole_distance_do_not_count(size, algo):
     """The last place lies on the last pixel: of the cubic's other pixels none has a share."""
@@ -133,6 +142,10 @@ def test_pixels_at_a_whole_distance_do_not_count(size, algo):
     x[..., :-1] = np.inf
     y = host(dnnkern.resample_fwd(array(x), (size,), mode="bicubic", align_corners=True, algo=algo))
     assert y[0, 0, -1] == 1 and not np.isfinite(y[0, 0, 1:-1]).any()
+    if algo == "tiles":  # whose columns are such too
+        column = host(dnnkern.resample_fwd(array(x[..., None]), (size, 1), mode="bicubic", align_corners=True, algo=algo))
+        assert column[0, 0, -1, 0] == 1 and not np.isfinite(column[0, 0, 1:-1]).any()
+        return
     dy = np.ones((1, 1, size))
     dy[..., -1] = np.nan
     dx = host(dnnkern.resample_bwd(array(dy), x.shape, mode="bicubic", align_corners=True, algo=algo))
@@ -153,6 +166,13 @@ def test_bad_images():
     refused(TypeError, ["antialias=1"], "resample_fwd", x, 5, mode="bicubic", antialias=1)
     refused(NotSupported, ["'chunks'", "'bilinear' with antialias"], "resample_fwd", x, 5, mode="bilinear", antialias=True, algo="chunks")
     refused(NotSupported, ["'axes'", "'nearest'", "'area'"], "resample_fwd", x, 5, algo="axes")
+    refused(NotSupported, ["'tiles'", "'nearest'", "'bilinear'"], "resample_fwd", x, 5, algo="tiles")
+    refused(NotSupported, ["'tiles'", "x has stride 2 along the width", "expected 1"], "resample_fwd", array(np.ones((1, 3, 4, 2))), 5,
+            mode="bicubic", layout="NHWC", algo="tiles")
+    refused(NotSupported, ["'tiles'", "depth is 2 and 4", "the same"], "resample_fwd", array(np.ones((1, 1, 2, 3, 4))), (4, 3, 4),
+            mode="bicubic", algo="tiles")
+    refused(NotSupported, ["'tiles'", "16 pixels", "at most 12"], "resample_fwd", array(np.ones((1, 1, 64, 64))), (64, 4), mode="area",
+            algo="tiles")
     refused(ValueError, ["'NCWH'", "'NHWC'"], "resample_fwd", x, 5, layout="NCWH")
     refused(ValueError, ["x has shape (3, 4)", "3, 4 or 5"], "resample_fwd", array(np.ones((3, 4))), 5)
     refused(ValueError, ["(1, 2, 0, 4)", "no pixels"], "resample_fwd", array(np.ones((1, 2, 0, 4))), 5)
@@ -185,3 +205,31 @@ def test_gradients_of_channels_that_lie_apart(case, monkeypatch):
         run = Run(case, mine, values)
         run.check_memory()
         run.check_values(*case.reference(values))
+
+
+TILED = [Resample("resample_fwd", f"tiles-{name}", *rest) for name, *rest in (
+    ("bicubic-twice", (2, 3, 20, 37), (40, 74), "float16", "bicubic"), ("bicubic-wide", (1, 2, 9, 300), (33, 1100), "bfloat16", "bicubic"),
+    ("bicubic-corners", (3, 2, 21, 16), (47, 31), "float32", "bicubic", True),
+    ("bicubic-skips", (1, 3, 70, 90), (9, 8), "float32", "bicubic"), ("bicubic-float64", (2, 2, 11, 13), (40, 50), "float64", "bicubic"),
+    ("bilinear", (5, 3, 19, 24), (50, 57), "float16", "bilinear"), ("line", (2, 40, 60), (150,), "float16", "bicubic"),
+    ("bilinear-corners", (2, 3, 33, 40), (12, 21), "float32", "bilinear", True),
+    ("area", (2, 2, 45, 80), (13, 20), "float32", "area"), ("area-up", (2, 2, 6, 8), (25, 16), "float16", "area"))]
+TILED += [Resample("resample_fwd", f"tiles-{mode}-antialias-{size[1]}", (2, 3, 50, 72), size, "float16", mode, antialias=True)
+          for mode, size in (("bilinear", (23, 31)), ("bicubic", (23, 31)), ("bicubic", (70, 90)))]
+
+
+@pytest.mark.sized
+@pytest.mark.parametrize("case", TILED, ids=lambda case: case.id)
+def test_tiles(case, monkeypatch):
+    """All configurations, with several tiles of a plane and several planes of a block."""
+    algorithm, problem, values = dispatch.named("resample_fwd", "tiles"), case.problem(), case.values("float")
+    blocks = resample_fwd_tiles._blocks
+    for more in (True, False):
+        if more:
+            monkeypatch.setattr(resample_fwd_tiles, "_blocks", lambda *call: (blocks(*call)[0], 2, 1))
+        for variant in algorithm.variants(problem, device()):
+            with registered(variant) as mine:
+                run = Run(case, mine, values)
+                run.check_memory()
+                run.check_values(*case.reference(values))
+        monkeypatch.undo()

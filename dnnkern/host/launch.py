@@ -108,6 +108,24 @@ def _library(code):
     return driver.cuLibraryLoadData(code, None, None, 0, None, None, 0)
 
 
+_shared_lock = threading.Lock()
+
+
+@functools.cache
+def _most_shared(kernel, index):
+    """[bytes of dynamic shared memory that a kernel's launches may have on a device]."""
+    return [0]
+
+
+def _allow_shared(kernel, index, handle, shared):
+    """Let a kernel's launches have so many bytes of it. Plans share kernels: what another one needs stays allowed."""
+    with _shared_lock:
+        most = _most_shared(kernel, index)
+        if shared > most[0]:
+            driver.cuKernelSetAttribute(raw.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared, kernel, handle)
+            most[0] = shared
+
+
 class Function:
     """A compiled kernel loaded on a device, with the attributes a launch needs set once."""
 
@@ -117,7 +135,7 @@ class Function:
         self.kernel = kernel = driver.cuLibraryGetKernel(self.library, binary.entry.encode())
         handle = driver.cuDeviceGet(index)
         if binary.shared + shared > _LIMIT_DEFAULT_SHARED:  # static and dynamic together
-            driver.cuKernelSetAttribute(raw.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared, kernel, handle)
+            _allow_shared(kernel, index, handle, shared)
         if cluster[0] * cluster[1] * cluster[2] > 8:
             driver.cuKernelSetAttribute(raw.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, kernel, handle)
         self.handle = driver.cuKernelGetFunction(kernel)

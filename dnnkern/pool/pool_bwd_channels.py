@@ -127,14 +127,18 @@ def seconds(problem, config, lines, device):
     """What a thread for a patch takes: instructions of each output, and of each of its channels and pixels of the patch, and for either
     array `lines` bytes of the L1's time a thread. Overlapped times show in part."""
     units, pixels = _units(problem, config), config.rows * config.columns
-    row = outputs_met(problem, 2, config.columns)
-    row = row if problem.adaptive else ceil_div(row, config.outputs) * config.outputs
+    # of a batch of outputs, those past the last one are computed with, too
+    row = math.ceil(outputs_met(problem, 2, config.columns) / config.outputs) * config.outputs
     gathered = outputs_met(problem, 0, 1) * outputs_met(problem, 1, config.rows) * row
     base, pixel = (COST.maximum, COST.maximum_pixel) if problem.is_max else (COST.average, COST.average_pixel)
-    each = base + COST.pixel * pixels + gathered * (COST.output + config.channels * (1 + pixel * pixels))
+    output = COST.output + (COST.adaptive_average if problem.adaptive and not problem.is_max else 0)
+    each = base + COST.pixel * pixels + gathered * (output + config.channels * (1 + pixel * pixels))
     accesses = 1 + ceil_div(config.channels * WORDS.get(problem.index_dtype, 0), 4)
     work = overlap(exposed=COST.exposed, issue=issue_seconds(units, each, device), memory=memory_seconds(problem.bytes, device),
                    l1=units * gathered * accesses * lines / (COST.l1 * device.sms * device.clock_hz))
+    if problem.adaptive:  # patches differ in outputs: what counts is whole waves of them
+        waves = units / (THREADS * COST.blocks * device.sms)
+        return LAUNCH + work.slowed(tail=min(math.ceil(waves) / waves, COST.most_tail)) if units else LAUNCH
     return LAUNCH + work.slowed(tail=tail(ceil_div(units, THREADS), COST.blocks, device))
 
 

@@ -101,8 +101,10 @@ row("pool/fwd_global_channels", h200("h200-bandwidth.md"),
     thread=600, load=10, element=2, element_index=5, enough=2, exposed=0.5, blocks=3)
 row("pool/bwd_channels", h200("h200-bandwidth.md"),
     "instructions of a thread of a maximum and of an average, a pixel, an output, for each channel and pixel of a maximum and of an "
-    "average; bytes a clock of the L1; share that shows", ("exposed",),
-    maximum=120, average=220, pixel=8, output=12, maximum_pixel=2, average_pixel=1, l1=100, exposed=0.5, blocks=3)
+    "average; bytes a clock of the L1; share that shows; instructions of the divisor of an adaptive average's output, and how much longer "
+    "the last wave of them makes a grid at most", ("exposed", "most_tail"),
+    maximum=120, average=220, pixel=8, output=12, maximum_pixel=2, average_pixel=1, l1=100, exposed=0.5, blocks=3,
+    adaptive_average=100, most_tail=1.5)
 row("pool/bwd_patches", COUNTED,
     "instructions of a thread of a maximum and of an average, a pixel, an output, of each channel of a pair of pixel and output of a "
     "maximum and of an average; bytes a clock of the L1; share that shows",
@@ -287,9 +289,9 @@ row("transform/cast_vector", COUNTED,
     thread=20, dimension=12, element=6, access=8, blocks=6)
 row("transform/rows", h200("h200-transpose.jsonl"),
     "instructions of a chunk, a dimension, an element that is gathered; chunks of a row that are gathered; elements a clock that the L1 "
-    "serves; times as long with one chunk per thread; s that each chunk of a block takes beside its bytes (h100-weak-spots-band.jsonl)",
-    ("dimension", "blocks"),
-    chunk=60, dimension=12, element=8, gathered=64, l1=8, one_chunk=1.03, late=2e-7, blocks=8)
+    "serves; times as long with one chunk per thread; s that each chunk of a block takes beside its bytes (h100-weak-spots-band.jsonl); "
+    "share of what gathered ends take that memory does not hide (h100-weak-spots-grid.jsonl)", ("dimension", "blocks"),
+    chunk=60, dimension=12, element=8, gathered=64, l1=8, one_chunk=1.03, late=2e-7, ends=1.8, blocks=8)
 row("transform/pad_rows", h100("h100-weak-spots-pad.jsonl"),
     "chunks of a row up to which there are ends of rows everywhere; times as long there with elements of one byte, of two", ("short",),
     short=64, one_byte=1.85, two_bytes=1.2)
@@ -305,10 +307,12 @@ row("transform/pad_flat", h100("h100-weak-spots-pad.jsonl"),
     vector=70, dimension=12, row=15, element=32, staged=100, from_shared=8, dense=140, beside=33, beside_filled=49, listed=331, ends=3.2,
     l1=8, late=5e-8, blocks=1)
 row("transform/concat_batch", h100("h100-weak-spots-band.jsonl"),
-    "times as long as the rows of each array, and with more than four arrays a launch", slower=0.97, eight=2.1)
+    "times as long as the rows of each array, with more than four arrays a launch, and with one chunk per thread of single bytes "
+    "(h100-weak-spots-grid.jsonl)", slower=0.97, eight=2.1, bytes=1.12)
 row("transform/copy", h200("h200-transpose.jsonl"),
-    "bytes in flight of a thread that memory's rate takes; instructions of a thread, a dimension", ("thread", "dimension", "blocks"),
-    in_flight=16, thread=10, dimension=12, blocks=8)
+    "bytes in flight of a thread that memory's rate takes; instructions of a thread, a dimension; times as long with units of 1 or 2 "
+    "bytes, and where rows of y begin within a sector (h100-weak-spots-grid.jsonl)", ("thread", "dimension", "blocks"),
+    in_flight=16, thread=10, dimension=12, short=1.08, ragged=1.4, blocks=8)
 row("transform/few", h200("h200-transpose.jsonl"),
     "instructions of a thread, a dimension, an access, an element; times as long as a copy; bytes of a chunk that are as fast",
     ("thread", "dimension", "blocks"),
@@ -324,8 +328,9 @@ row("transform/im2col_naive", GUESSED,
     "instructions of an element",
     element=600)
 row("transform/im2col_gather", COUNTED,
-    "instructions of an element, a store; elements of a block; times as long as counted (h100-regrets.jsonl)",
-    element=12, store=100, tile=2048, blocks=8, slower=1.55)
+    "instructions of an element, a store, of one that may reach into the next run; elements of a block; times as long as counted "
+    "(h100-regrets.jsonl, h100-record.jsonl.gz)",
+    element=12, store=100, split=76, tile=2048, blocks=8, slower=1.55)
 row("transform/im2col_tiled", COUNTED,
     "instructions of a chunk of channels, of a chunk of taps, of a row of taps, a load, a tap",
     channels=70, taps=60, row=12, load=6, tap=8, blocks=6)
@@ -336,15 +341,21 @@ row("transform/col2im_gather", COUNTED,
     "instructions of a thread, a row of taps, a tap, an element of it with channels last; of an element at stride 1 and at others",
     thread=60, row=40, tap=20, element=4, stride_1=10, strided=18, blocks=6)
 row("transform/resample_naive", GUESSED,
-    "instructions of an output, a tap; of a pixel backward, a tap",
-    output=500, tap=60, bwd=1500, bwd_tap=200)
+    "instructions of an output, a tap, one of a filter (h100-weak-spots-grid.jsonl); of a pixel backward, a tap",
+    output=500, tap=60, filter_tap=175, bwd=1500, bwd_tap=200)
 row("transform/resample_axes", h200("h200-resample.jsonl"),
     "instructions of an element, a tap",
     element=190, tap=43)
+row("transform/resample_tiles", h100("h100-weak-spots-grid.jsonl"),
+    "instructions of a block's weights, of a row of pixels that is mixed, of a column and of a tap of it, and of a bank more between "
+    "threads; of an output row, of a column, of a tap and of a store of it; of a load, of a pixel of it; share of pixels that several "
+    "tiles load that counts; threads of a multiprocessor that issue all they can; times as long; s of a plane of a block",
+    start=2800, mixed=10, mixed_column=1.7, mixed_tap=4.3, bank=0.8, row=12, column=3.8, tap=3.3, store=1.2, load=43, pixel=0.1, again=0.4,
+    threads=1080, slower=1.1, turn=5.6e-7)
 row("transform/resample_chunks", h200("h200-resample.jsonl"),
     "instructions of a chunk, a dimension, a tap of an element with channels last, of an element and a tap forward, backward, of a tap of "
     "a chunk backward", ("dimension",),
-    chunk=90, dimension=20, channels_tap=4, element=12, tap=6, element_bwd=6, tap_bwd=5, chunk_tap=30, blocks=6)
+    chunk=90, dimension=20, channels_tap=4, element=7, tap=13, element_bwd=6, tap_bwd=5, chunk_tap=30, blocks=6)
 row("transform/affine_bwd", GUESSED,
     "s of a block's sum; s of a turn of it",
     sum=3e-6, turn=0.1e-6)

@@ -75,16 +75,21 @@ def rows_refusal(form, alignment):
 def rows_seconds(form, alignment, config, read_bytes, device):
     """Predicted time, where so many bytes of x are read: sectors, instructions of chunks, and chunks that are gathered, for whose slowest
     lane of a warp waits: at the two ends of a row, and everywhere if x is not contiguous; each of their elements is a load."""
-    row, count, size = form.dims[-1], chunk_count(form, alignment), config.itemsize
-    written = math.prod(d.size for d in form.dims) * size
+    row, of_row, size = form.dims[-1], chunks_of_row(form, alignment), config.itemsize
+    rows = math.prod([d.size for d in form.dims[:-1]])
+    count, written = rows * of_row, rows * row.size * size
     waste = sector_waste(row.size * size, size)
     spread = 1 if config.dense else min(max(abs(row.x), 1) * size, 32) / size
     moved = memory_seconds(read_bytes * max(spread, waste) + written * waste, device) * (COST.one_chunk if config.chunks == 1 else 1.0)
-    gathered = min(count, COST.gathered * count // chunks_of_row(form, alignment)) if config.dense else count
+    gathered = min(count, COST.gathered * rows) if config.dense else count
     issue = issue_seconds(count, COST.chunk + COST.dimension * config.dims, device)
-    issue += issue_seconds(gathered, COST.element * config.elements, device)
+    ends = issue_seconds(gathered, COST.element * config.elements, device)
+    issue += ends
     lines = 0 if config.dense else count * config.elements / COST.l1 / (device.sms * device.clock_hz)
     work = overlap(memory=moved, issue=issue, l1=lines).slowed(tail=tail(ceil_div(count, THREADS * config.chunks), COST.blocks, device))
+    if config.dense and config.elements > 4 and of_row * config.elements != row.size:
+        # loaded and stored after the whole chunks of their warps, which shows where most warps have some
+        work += Cost(waits=COST.ends * ends * max(0.0, 2.5 * gathered / count - 1.5) if count else 0.0)
     return work + Cost(waves=COST.late * config.chunks)
 
 

@@ -62,6 +62,7 @@ def _most(config):
 def estimate(problem, device, config):
     """That of the rows, without the gaps between launches."""
     seconds = sum(rows_seconds(box.canonical, _alignment(box), config, box.read_bytes, device) for _, box in problem.boxes)
+    seconds = seconds * COST.bytes if problem.y.itemsize == config.chunks == 1 else seconds
     slower = COST.eight if _most(config) == MOST and len(problem.boxes) > MOST // 2 else COST.slower
     return LAUNCH * ceil_div(len(problem.boxes), _most(config)) + slower * seconds
 

@@ -14,7 +14,7 @@ from ...device.vec import advance
 from ...dispatch import Algorithm
 from ...engine.ahead import make_follow
 from ...engine.constants import constants
-from ...engine.cost import LAUNCH, flight_rate, issue_seconds, memory_seconds, overlap, sector_waste, tail
+from ...engine.cost import LAUNCH, SECTOR, flight_rate, issue_seconds, memory_seconds, overlap, sector_waste, tail
 from ...engine.offsets import LIMIT, make_offsets, offset_arguments
 from ...engine.vectors import make_unit_moves, unit_of, word_of
 from ...host.canonical import Canonical, Dim
@@ -75,10 +75,12 @@ def configs(problem, device):
 
 
 def estimate(problem, device, config):
-    """Sectors, and what short units cost to find."""
+    """Sectors, and what short units cost: to find, and where neighbouring rows of y share sectors."""
     count = _units(problem).size
     run = problem.canonical.dims[-1].size * config.itemsize
     moved = memory_seconds(problem.read_bytes * sector_waste(run, config.unit) + problem.y.nbytes, device)
+    if config.unit < 4:
+        moved *= COST.ragged if any(d.y * config.itemsize % SECTOR for d in problem.canonical.dims[:-1]) else COST.short
     work = overlap(memory=moved / flight_rate(config.unit * config.units, COST.in_flight),
                    issue=issue_seconds(count, COST.thread + COST.dimension * config.dims, device))
     return LAUNCH + work.slowed(tail=tail(ceil_div(count, THREADS * config.units), COST.blocks, device))

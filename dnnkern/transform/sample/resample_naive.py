@@ -54,7 +54,8 @@ def estimate(problem, device, config):
     if problem.filter:
         taps = math.prod(max(4, 4 * axis.inner // max(axis.outer, 1)) for axis in problem.axes[-len(problem.window):])
     taps *= 1 if problem.is_forward else max(1, problem.y.size // max(problem.x.size, 1))
-    an_element = COST.output + COST.tap * taps if problem.is_forward or problem.filter else COST.bwd + COST.bwd_tap * taps
+    an_element = COST.output + COST.tap * taps if problem.is_forward else COST.bwd + COST.bwd_tap * taps
+    an_element = COST.output + COST.filter_tap * taps if problem.filter else an_element
     issue = issue_seconds(problem.outputs[0].size, an_element, device)
     return LAUNCH + overlap(issue=issue, memory=memory_seconds(problem.bytes, device))
 

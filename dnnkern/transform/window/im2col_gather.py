@@ -81,8 +81,11 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """Instructions of elements and stores; a load of a warp takes as many cycles of the L1 as it meets lines of 128 bytes."""
-    elements, unit = problem.columns.size, _unit(problem)
-    issue = issue_seconds(elements, COST.element + COST.store * problem.x.itemsize / unit, device)
+    elements, unit, (_, run) = problem.columns.size, _unit(problem), _runs(problem)
+    held = unit // problem.x.itemsize
+    # a warp computes the next run for all of its threads if one of them reaches into it
+    split = min(1.0, 32 * held / run) if run % held else 0.0
+    issue = issue_seconds(elements, COST.element + (COST.store + COST.split * split) / held, device)
     lines = elements / 32 * max(1.0, unit / 4) / (device.sms * device.clock_hz)
     stores = memory_seconds(problem.bytes, device) * max(1.0, (4 / unit) ** 0.5)
     waves = tail(ceil_div(elements, COST.tile), COST.blocks, device)
