@@ -270,12 +270,16 @@ row("embedding/fwd_rows", GUESSED,
     "instructions of a unit; s that a thread waits for its index and its row, and for each unit more; times as long with one unit a thread",
     unit=40, wait=1.2e-6, flight=1.5e-7, single=1.02)
 row("embedding/sorted_list", GUESSED,
-    "cycles of an index in a block, both times; s of a chunk of indices beside them",
-    index=0.4, chunk=0.8e-6)
+    "s of a block of either launch, and of a chunk of a tile's length beside it; the share of all positions that a frequent row has",
+    block=3.5e-6, chunk=3e-6, frequent=0.1)
 row("embedding/bwd_sorted", GUESSED,
-    "instructions of a thread, of a position it gathers, of a column of one; s that a thread waits for a few positions; threads that are "
-    "enough",
-    thread=40, position=12, column=3, wait=0.8e-6, enough=1024)
+    "instructions of a thread, of a position it gathers, of a column of one; s that a thread waits for a few positions, for where its "
+    "rows are; threads that are enough",
+    thread=40, position=12, column=3, wait=0.8e-6, turn=1.2e-6, enough=1024)
+row("embedding/bwd_direct", GUESSED,
+    "s until a block writes, for each 256 indices it looks at, of an index that it sorts, that a thread waits for a few positions; the share of "
+    "all positions that a frequent row has; of the rate of a copy",
+    start=1.5e-6, block=0.3e-6, look=2e-9, wait=0.8e-6, frequent=0.1, rate=1.05)
 
 # ---- transform
 
