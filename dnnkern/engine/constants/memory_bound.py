@@ -247,6 +247,13 @@ row("loss/naive", GUESSED,
 row("loss/nll_naive", GUESSED,
     "bytes of a row beside a sector; s of the second launch's block",
     row=20, block=2e-6)
+row("loss/nll_flat", GUESSED,
+    "share of a copy's rate; instructions of a piece of 16 bytes; s that a thread waits, beside the others and first of all; threads of a "
+    "multiprocessor",
+    rate=1.06, piece=70, wait=1.2e-6, start=0.3e-6, resident=1024)
+row("loss/nll_block", GUESSED,
+    "s of a block, and of each turn of its threads",
+    block=0.5e-6, turn=0.8e-6)
 row("loss/ctc_block", h200("h200-training.md"),
     "s of a step, times as long for each further state of a thread; threads of a multiprocessor", ("step",),
     step=0.15e-6, state=0.4, resident=2048)
