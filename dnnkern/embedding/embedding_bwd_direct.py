@@ -4,7 +4,7 @@ Most blocks find no position of theirs, and only write zeros. The others sort wh
 the gradients of a row in order, eight in flight of a thread's 16 bytes.
 """
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..device import cuda, i32, jit
 from ..device.convert import element
@@ -27,17 +27,8 @@ from .embedding_fwd_rows import refusal
 COST = constants("embedding/bwd_direct")
 
 THREADS, WARPS = 256, 8
-BITS, MOST_ROWS, BLOCK_BYTES = 10, 1024, (32768, 16384, 65536)
+BITS, MOST_ROWS, BLOCK_BYTES = 10, 1024, 32768
 MOST = 1 << BITS  # positions
-
-
-@dataclass(frozen=True)
-class Config:
-    """Rows of the table that a block has."""
-    rows: int
-
-    def __str__(self):
-        return f"{self.rows} rows"
 
 
 def supports(problem):
@@ -57,27 +48,26 @@ def workspace(problem, device, config):
     return 0
 
 
-def configs(problem, device):
-    """Some KB of the table a block, as far as its counters suffice."""
-    row = problem.columns * problem.table.itemsize
-    return [Config(n) for n in dict.fromkeys(max(1, min(MOST_ROWS, size // row)) for size in BLOCK_BYTES)]
+def _rows(problem):
+    """Of a block: 32 KB of the table, as far as its counters suffice."""
+    return max(1, min(MOST_ROWS, BLOCK_BYTES // (problem.columns * problem.table.itemsize)))
 
 
 def estimate(problem, device, config):
     """Bytes; beside them what a block waits for, and the gathering of a frequent row, which has a share of all positions."""
     p = problem
     alone = COST.wait * p.positions * COST.frequent / FLIGHT + COST.look * p.positions
-    blocks = ceil_div(p.table.shape[0], config.rows)
+    blocks = ceil_div(p.table.shape[0], _rows(p))
     looking = COST.block * ceil_div(p.positions, THREADS) * ceil_div(blocks, 8 * device.sms)
     return LAUNCH + overlap(memory=memory_seconds(p.bytes, device) / COST.rate, waits=COST.start + alone) + Cost(waits=looking)
 
 
 @functools.cache
-def kernel(access, index_dtype, rows_of_block, dependent):
+def kernel(config, index_dtype, rows_of_block, dependent):
     """dweight[v] = the sum of its positions' gradients."""
-    Total, V = COMPUTE[element(access.dtype).compute], access.columns
-    key, gather, put, begin = make_key(index_dtype), make_gather(access), make_writer(access.dtype, V, access.words), make_follow(dependent)
-    ROWS, BY_FREQUENCY = rows_of_block, access.by_frequency
+    Total, V = COMPUTE[element(config.dtype).compute], config.columns
+    key, gather, put, begin = make_key(index_dtype), make_gather(config), make_writer(config.dtype, V, config.words), make_follow(dependent)
+    ROWS, BY_FREQUENCY = rows_of_block, config.by_frequency
 
     @jit(launch_bounds=(THREADS, 4))
     def embedding_bwd_direct(dy, indices, dweight, positions, rows, padding, chunks, pieces, step, dy_step, row_step):
@@ -136,15 +126,14 @@ def kernel(access, index_dtype, rows_of_block, dependent):
 
 def build(problem, device, config):
     """One launch."""
-    p, access, pointer, rows = problem, replace(make_config(problem), slice_bits=0), element(problem.dtype).pointer, config.rows
-    chunks, dependent = p.columns // access.columns, device.capability >= (9, 0)
+    p, config, pointer, rows = problem, replace(make_config(problem), slice_bits=0), element(problem.dtype).pointer, _rows(problem)
+    chunks, dependent = p.columns // config.columns, device.capability >= (9, 0)
     arguments = (Argument(pointer, "dy"), Argument(f"{p.indices.dtype}*", "indices"), Argument(pointer, "dweight"),
                  Argument("int32", p.positions), Argument("int32", p.table.shape[0]), Argument("int32", p.padding_idx),
                  Argument("uint32x3", divisor(chunks)), Argument("int32", rows * chunks), Argument("int64", p.steps[0]),
                  Argument("int64", p.steps[1]), Argument("int64", p.table.strides[0]))
-    return (Launch(kernel(access, p.indices.dtype, rows, dependent), (ceil_div(p.table.shape[0], rows), 1, 1), (THREADS, 1, 1), arguments,
+    return (Launch(kernel(config, p.indices.dtype, rows, dependent), (ceil_div(p.table.shape[0], rows), 1, 1), (THREADS, 1, 1), arguments,
                    dependent=dependent),)
 
 
-ALGORITHM = Algorithm(op="embedding_bwd", name="direct", supports=supports, workspace=workspace, estimate=estimate, build=build,
-                      configs=configs)
+ALGORITHM = Algorithm(op="embedding_bwd", name="direct", supports=supports, workspace=workspace, estimate=estimate, build=build)
