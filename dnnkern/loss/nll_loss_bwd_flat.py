@@ -1,4 +1,4 @@
-"""Packed gradients, as one run of memory: a thread has several pieces of 16 bytes, whatever rows they lie in.
+"""Packed gradients, as one run of memory: a thread has two pieces of 16 bytes, whatever rows they lie in.
 
 Nearly all of the gradient is zeros, and rows of an odd number of classes begin anywhere; here every store is of 16 aligned bytes. A piece
 has elements of two rows at most. The sum of weights of up to 32 rows every warp finds itself, by one load, so that nothing goes before.
@@ -23,18 +23,17 @@ from ._totals import needs_totals, totals_arguments, totals_launches, totals_wor
 
 COST = constants("loss/nll_flat")
 
-THREADS, UNIT, LANES = 256, 16, 32
+THREADS, UNIT, PIECES, LANES = 256, 16, 2, 32
 
 
 @dataclass(frozen=True)
 class Config:
-    """What the kernel is compiled for: the kind of loss, pieces of a thread, whether warps add up the weights."""
+    """What the kernel is compiled for: the kind of loss, whether warps add up the weights."""
     kind: Kind
-    pieces: int
     adds: bool
 
     def __str__(self):
-        return f"{self.pieces} x {UNIT} bytes" + ", weights in a warp" * self.adds
+        return f"{PIECES} x {UNIT} bytes" + ", weights in a warp" * self.adds
 
 
 def supports(problem):
@@ -57,15 +56,15 @@ def workspace(problem, device, config):
 
 
 def configs(problem, device):
-    """Four pieces a thread, or two, or one."""
-    return [Config(kind_of(problem), n, _adds(problem)) for n in (4, 2, 1)]
+    """One."""
+    return [Config(kind_of(problem), _adds(problem))]
 
 
 def estimate(problem, device, config):
     """Bytes at the rate of stores alone, instructions of a piece, and what a thread waits for, in turns."""
     p = problem
     pieces = ceil_div(p.gradient.nbytes, UNIT)
-    threads = ceil_div(pieces, config.pieces)
+    threads = ceil_div(pieces, PIECES)
     turns = threads / min(threads, COST.resident * device.sms)
     launches = 1 + (needs_totals(p) and not config.adds)
     work = overlap(memory=memory_seconds(p.bytes, device) / COST.rate, issue=issue_seconds(pieces, COST.piece, device),
@@ -78,7 +77,7 @@ def kernel(config, dependent):
     """gradient[row, c] = 0, but for the row's label, or NaN of all."""
     kind, compute = config.kind, config.kind.compute
     Real, (look, _), slope, inverse, begin = kind.real, make_look(kind), make_slope(kind), make_inverse(compute), make_follow(dependent)
-    E, PIECES, MEAN, ADDS = UNIT // element(kind.dtype).storage.itemsize, config.pieces, kind.mean, config.adds
+    E, MEAN, ADDS = UNIT // element(kind.dtype).storage.itemsize, kind.mean, config.adds
     put, store = make_writer(kind.dtype, E, 4), element(kind.dtype).store
 
     @device_function
@@ -151,7 +150,7 @@ def build(problem, device, config):
                  totals, Argument("int32", p.rows), Argument("int32", p.classes), Argument("uint32x3", divisor(p.classes)),
                  Argument("int32", p.gradient.size), Argument("int64", dloss_step), Argument("int64", targets_step),
                  Argument("int64", weight_step(p)), Argument("int64", p.ignore_index))
-    blocks = ceil_div(p.gradient.size, per * THREADS * config.pieces)
+    blocks = ceil_div(p.gradient.size, per * THREADS * PIECES)
     last = Launch(kernel(config, dependent), (blocks, 1, 1), (THREADS, 1, 1), arguments, dependent=dependent)
     return (last,) if config.adds else (*totals_launches(p, device), last)
 

@@ -1,10 +1,9 @@
-"""One block for few rows whose losses are added: a thread has a row or several, and the block adds up what they found. One launch."""
+"""One block for few rows whose losses are added: a thread has a row, and the block adds up what they found. One launch."""
 import functools
 
 from ..device import cuda, jit
 from ..device.block import make_block_reduce_pair, merge_sums
 from ..device.convert import element
-from ..device.index import ceil_div
 from ..device.rows import make_row_offsets64, row_arguments64
 from ..dispatch import Algorithm
 from ..engine.ahead import make_follow
@@ -17,7 +16,7 @@ from ._totals import weight_argument, weight_step
 
 COST = constants("loss/nll_block")
 
-MOST, LEAST_THREADS, MOST_THREADS = 4096, 128, 1024
+LEAST_THREADS, MOST = 128, 1024
 
 
 def supports(problem):
@@ -33,12 +32,12 @@ def workspace(problem, device, config):
 
 
 def _threads(problem):
-    return LEAST_THREADS if problem.rows <= LEAST_THREADS else MOST_THREADS
+    return LEAST_THREADS if problem.rows <= LEAST_THREADS else MOST
 
 
 def estimate(problem, device, config):
-    """What a block waits for, turn by turn."""
-    return LAUNCH + Cost(waits=COST.block + COST.turn * ceil_div(problem.rows, _threads(problem)))
+    """What a block waits for."""
+    return LAUNCH + Cost(waits=COST.block + COST.thread * _threads(problem))
 
 
 @functools.cache

@@ -253,8 +253,8 @@ row("loss/nll_flat", GUESSED,
     "multiprocessor",
     rate=1.06, piece=70, wait=1.2e-6, start=0.3e-6, resident=1024)
 row("loss/nll_block", GUESSED,
-    "s of a block, and of each turn of its threads",
-    block=0.5e-6, turn=0.8e-6)
+    "s of a block, and of each of its threads",
+    block=0.5e-6, thread=1e-9)
 row("loss/ctc_block", h200("h200-training.md"),
     "s of a step, times as long for each further state of a thread; threads of a multiprocessor", ("step",),
     step=0.15e-6, state=0.4, resident=2048)
@@ -279,7 +279,7 @@ row("embedding/fwd_rows", GUESSED,
     unit=40, wait=1.2e-6, flight=1.5e-7, single=1.02)
 row("embedding/sorted_list", GUESSED,
     "s of a block of either launch, and of a chunk of a tile's length beside it; the share of all positions that a frequent row has",
-    block=3.5e-6, chunk=3e-6, frequent=0.1)
+    block=3.5e-6, chunk=6e-6, frequent=0.1)
 row("embedding/bwd_sorted", GUESSED,
     "instructions of a thread, of a position it gathers, of a column of one; s that a thread waits for a few positions, for where its "
     "rows are; threads that are enough",
