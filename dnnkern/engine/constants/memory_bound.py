@@ -249,9 +249,9 @@ row("loss/nll_naive", GUESSED,
     "bytes of a row beside a sector; s of the second launch's block",
     row=20, block=2e-6)
 row("loss/nll_flat", GUESSED,
-    "share of a copy's rate; instructions of a piece of 16 bytes; s that a thread waits, beside the others and first of all; threads of a "
-    "multiprocessor",
-    rate=1.06, piece=70, wait=1.2e-6, start=0.3e-6, resident=1024)
+    "share of a copy's rate; instructions of a piece of 16 bytes, of all threads of a warp that has a label; s that a thread waits, "
+    "beside the others and first of all; threads of a multiprocessor",
+    rate=1.06, piece=70, label=8000, wait=1.2e-6, start=1.3e-6, resident=1024)
 row("loss/nll_block", GUESSED,
     "s of a block, and of each of its threads",
     block=0.5e-6, thread=1e-9)
