@@ -61,14 +61,14 @@ def configs(problem, device):
 
 
 def estimate(problem, device, config):
-    """Bytes at the rate of stores alone, instructions of a piece and of a warp with a label, and what a thread waits for, in turns."""
+    """Bytes at the rate of stores alone, instructions of a piece and of a warp with a label, and what a thread waits for."""
     p = problem
     pieces = ceil_div(p.gradient.nbytes, UNIT)
     threads = ceil_div(pieces, PIECES)
     turns = threads / min(threads, COST.resident * device.sms)
     launches = 1 + (needs_totals(p) and not config.adds)
-    work = overlap(memory=memory_seconds(p.bytes, device) / COST.rate, issue=issue_seconds(1, pieces * COST.piece + p.rows * COST.label, device),
-                   waits=turns * COST.wait)
+    issue = issue_seconds(1, pieces * COST.piece + p.rows * COST.label, device)
+    work = overlap(memory=memory_seconds(p.bytes, device) / COST.rate, issue=issue, waits=turns * COST.wait)
     return launches * LAUNCH + Cost(waits=COST.start) + work
 
 
