@@ -82,13 +82,13 @@ def in_order(dy, indices, rows, slices):
 
 
 @pytest.mark.sized
-@pytest.mark.parametrize("algo, slices", [("naive", 10 ** 9), ("sorted", 64)])
+@pytest.mark.parametrize("algo, slices, positions", [("naive", 10 ** 9, 2000), ("sorted", 32, 2000), ("direct", 10 ** 9, 1000)])
 @pytest.mark.parametrize("most", [3, 40, 300])
-def test_the_order_of_sums(algo, slices, most):
-    """2000 positions: slices of 64. Rows with no position, some, and many."""
+def test_the_order_of_sums(algo, slices, positions, most):
+    """2000 positions: slices of 32, two tiles. Rows with no position, some, and many."""
     rng = np.random.default_rng(most)
-    indices = np.minimum(rng.exponential(most / 5, 2000).astype(int), most - 1)
-    dy = rng.standard_normal((2000, 8)).astype(np.float32)
+    indices = np.minimum(rng.exponential(most / 5, positions).astype(int), most - 1)
+    dy = rng.standard_normal((positions, 8)).astype(np.float32)
     found = host(BWD(array(dy), array(indices, "int32"), most, algo=algo))
     np.testing.assert_array_equal(found, in_order(dy, indices, most, slices))
 
@@ -129,7 +129,7 @@ def test_what_is_chosen_for_cases_to_measure(op):
     """The fast algorithm but for few positions; indices are rows of the table."""
     for case in importlib.import_module(f"bench.shapes.{op}").cases("all", ("float32", "bfloat16")):
         chosen = dispatch.get_algorithm(op, case.problem, prefer="device").name
-        assert chosen in ("rows", "sorted") or case.problem.positions <= 512, case.problem
+        assert chosen in ("rows", "sorted", "direct") or case.problem.positions <= 512, case.problem
         indices = case.problem.operand_values("indices")
         assert indices.shape == case.problem.indices.shape and 0 <= indices.min() and indices.max() < case.problem.table.shape[0]
 

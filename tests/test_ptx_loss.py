@@ -103,3 +103,13 @@ def test_states_stay_in_registers(op, words):
     assert code.registers * launch.block[0] <= 65536
     assert bool(code.doubles) == ("f64" in words)
     assert code.count("BAR.SYNC") <= 9
+
+
+@pytest.mark.parametrize("words, launches", [("8192x50257 bf16", 2), ("1x1048576 f32", 1), ("65536x10 f16 --reduction sum", 1)])
+def test_flat_gradients_are_stored_by_16_bytes(words, launches):
+    """An aligned store of each of two pieces; a division is a product. Few rows need no launch before."""
+    for _, kernels in variants("nll_loss_bwd", words, "flat"):
+        name, code, _ = kernels[-1]
+        assert name == "nll_loss_bwd_flat" and len(kernels) == launches
+        assert accesses(code, "STG")[128] == 2
+        assert not code.doubles and not code.divisions and code.registers <= 64

@@ -5,10 +5,11 @@ from ._torch_moves import NAME, make_peer  # noqa: F401
 
 
 def make(case, operands, clock):
-    """The case in PyTorch, whose loss is of the operands' dtype."""
-    peer = make_peer(plain_call_on, "loss", case, operands, clock)
+    """The case in PyTorch, whose loss is of the operands' dtype: of each element that is fewer bytes than a loss in float32."""
+    p, peer = case.problem, make_peer(plain_call_on, "loss", case, operands, clock)
     if peer is not None:
-        peer.tolerance = TOLERANCE[case.problem.dtype]
+        peer.tolerance = TOLERANCE[p.dtype]
+        peer.is_exact = not p.each or p.loss_dtype == p.dtype
     return peer
 
 

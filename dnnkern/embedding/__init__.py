@@ -99,7 +99,7 @@ def embedding_bwd(dy, indices, num_embeddings, *, padding_idx=None, scale_grad_b
     Notes
     -----
     Deterministic, without atomics on floats. A row is the sum of its positions in order; `sorted` adds up a row of many positions (more
-    than the root of all, and 32 at least) in stretches of the sorted list of positions, each in order, and then the stretches in order.
+    than half the root of all, and 32 at least) in stretches of the sorted list of positions, each in order, then the stretches in order.
     Mirrors the gradient of ``torch.nn.functional.embedding``, for a dense table.
 
     Examples

@@ -1,12 +1,14 @@
-"""The positions of each row of the table, in order: one launch that sorts all indices.
+"""The positions of each row of the table, in order: two launches that sort all indices.
 
-A block owns some rows. It reads all indices twice: first it counts those of each of its rows, and those of lower rows, which is where its
-part of the sorted list begins; then it takes its own in order, a stretch of all at a time, and appends them to those it has. Within a
-stretch, votes and sums of warps say how many come before; one warp then finds the rank among equal indices by votes. Additions of integers
-are the only atomics, and no rank depends on their order, so the list depends on the indices alone.
+A block of the first sorts a tile of neighbouring positions by bucket, some neighbouring rows of the table, and leaves where each bucket
+begins in it. A block of the second owns a bucket: it gathers its pieces of all tiles, and sorts them by row. What tiles have of lower
+buckets is where its part of the sorted list begins, so that no block waits for another::
 
-Blocks are about as many as multiprocessors, each of which reads the indices at the L1's rate: 16384 take a few microseconds, a million some
-hundred. It needs no list sorted by anything else, and nothing of another block.
+    tiles      a c a d|b a d b         a and b are rows of one bucket, c and d of the next
+    by bucket  a a c d|b a b d         bucket 0 has 2 + 3, bucket 1 begins at 2 + 3
+    by row     a a a b b|c d d
+
+Sorting is stable (`_block_sort`), and nothing depends on the order in which threads come: the list depends on the indices alone.
 """
 import functools
 import math
@@ -14,35 +16,40 @@ import math
 from ..device import cuda, device_function, i32, i64, jit
 from ..device.block import add, make_block_reduce
 from ..device.index import ceil_div
-from ..device.warp import ballot, lane_id, scan_sum, warp_id
 from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, Cost
-from ..engine.ranks import before, count_lanes, make_peers
 from ..host.launch import Argument, Launch
+from ._block_sort import ITEMS, LAST, THREADS, TILE, TILE_BITS, WARPS, block_sums, make_sort
 
 COST = constants("embedding/sorted_list")
 
-SORT, ITEMS = 512, 4
-CHUNK, WARPS, MOST_SHIFT = SORT * ITEMS, SORT // 32, 12
+MOST_SHIFT, RESIDENT = 12, 8
 
 
 def shift_of(rows, device):
-    """A block has 2**shift rows: one block for each multiprocessor, as far as its counters suffice."""
-    return min(MOST_SHIFT, max(0, math.ceil(math.log2((rows + 1) / device.sms))))
+    """A bucket has 2**shift rows: as many buckets as blocks run at once, as far as a block's counters suffice."""
+    return min(MOST_SHIFT, max(0, math.ceil(math.log2((rows + 1) / (RESIDENT * device.sms)))))
 
 
-def _blocks(rows, shift):
-    """One row more than there are: where the last one ends."""
-    return ceil_div(rows + 1, 1 << shift)
+def _buckets(rows, device):
+    """Of one row more than there are: where the last one ends."""
+    return ceil_div(rows + 1, 1 << shift_of(rows, device))
+
+
+def layout(problem, device):
+    """[(name, bytes)] of what lies in the workspace: the sorted list, and what tiles leave."""
+    rows, positions, tiles = problem.table.shape[0], problem.positions, ceil_div(problem.positions, TILE)
+    return [("starts", 4 * (rows + 1)), ("order", 4 * positions), ("keys", 4 * positions), ("entries", 4 * TILE * tiles),
+            ("bounds", 4 * tiles * (_buckets(rows, device) + 1))]
 
 
 def seconds(problem, device):
-    """Instructions of each index in each block, twice."""
-    rows, positions = problem.table.shape[0], problem.positions
-    shift = shift_of(rows, device)
-    waves = ceil_div(_blocks(rows, shift), device.sms)
-    return LAUNCH + Cost(issue=waves * positions * COST.index / device.clock_hz, waits=2 * ceil_div(positions, CHUNK) * COST.chunk)
+    """Blocks of both launches, as many as there are in turns; a bucket takes what tiles left of it, and a frequent row's much of all."""
+    tiles, buckets = ceil_div(problem.positions, TILE), _buckets(problem.table.shape[0], device)
+    turns = ceil_div(tiles, RESIDENT * device.sms) + ceil_div(buckets, RESIDENT * device.sms)
+    frequent = problem.positions * COST.frequent / TILE
+    return 2 * LAUNCH + Cost(waits=turns * COST.block + frequent * COST.chunk)
 
 
 @functools.cache
@@ -60,100 +67,160 @@ def make_key(index_dtype):
     return key
 
 
-@functools.cache
-def kernel(index_dtype, shift, dependent):
-    """Where rows begin in the sorted list; its positions and their rows."""
-    key, peers, ROWS, TOTALS = make_key(index_dtype), make_peers(shift), 1 << shift, 2 * WARPS
-    reduce, begin, OWN = make_block_reduce(add, SORT), make_follow(dependent), 32 * ITEMS
+@device_function
+def _begin_of(entries, least):
+    """How many of TILE sorted entries are less."""
+    at = 0
+    for s in range(TILE_BITS):
+        half = TILE >> (s + 1)
+        if entries[at + half - 1] < least:
+            at = at + half
+    if entries[at] < least:
+        at = at + 1
+    return at
 
-    @jit(launch_bounds=SORT)
-    def embedding_sort(indices, starts, order, keys, positions, rows, padding, step):
+
+@functools.cache
+def tiles_kernel(index_dtype, shift, bits, dependent):
+    """Of a tile: its positions by bucket, each with its row in that, and where buckets begin."""
+    key, sort, begin, LOW = make_key(index_dtype), make_sort(TILE_BITS, bits), make_follow(dependent), (1 << shift) - 1
+
+    @jit(launch_bounds=THREADS)
+    def embedding_tiles(indices, entries, bounds, positions, rows, padding, step, buckets):
         begin()
-        counters, totals = cuda.shared.array(ROWS, i32), cuda.shared.array(TOTALS, i32)
-        list_row, list_position = cuda.shared.array(CHUNK, i32), cuda.shared.array(CHUNK, i32)
-        found, ranks = cuda.local.array(ITEMS, i32), cuda.local.array(ITEMS, i32)
+        tile, counters, totals = cuda.shared.array(TILE, i32), cuda.shared.array(TILE, i32), cuda.shared.array(WARPS, i32)
+        keys, found = cuda.shared.array(TILE, i32), cuda.local.array(ITEMS, i32)
+        thread, first = cuda.threadIdx.x, cuda.blockIdx.x * TILE
+        for k in range(ITEMS):
+            found[k] = key(indices, first + k * THREADS + thread, positions, step, rows, padding)
+        for k in range(ITEMS):
+            i = k * THREADS + thread
+            keys[i] = found[k]
+            tile[i] = (found[k] >> shift if found[k] >= 0 else buckets) << TILE_BITS | i
+        sort(tile, counters, totals)
+        for b in range(thread, buckets + 1, THREADS):
+            bounds[cuda.blockIdx.x * (buckets + 1) + b] = _begin_of(tile, b << TILE_BITS)
+        for k in range(ITEMS):
+            i = tile[k * THREADS + thread] & (TILE - 1)
+            entries[first + k * THREADS + thread] = (keys[i] & LOW) << TILE_BITS | i
+    return embedding_tiles
+
+
+@device_function
+def _pieces(bounds, first, tiles, buckets, begins, froms, totals):
+    """Of this block's bucket in THREADS tiles: where each piece begins in them all, and from where it comes; how many they are."""
+    t, begin, count = first + cuda.threadIdx.x, 0, 0
+    if t < tiles:
+        at = t * (buckets + 1) + cuda.blockIdx.x
+        begin = bounds[at]
+        count = bounds[at + 1] - begin
+    earlier, whole = block_sums(count, totals)
+    begins[cuda.threadIdx.x] = earlier
+    froms[cuda.threadIdx.x] = t * TILE + begin - earlier
+    cuda.syncthreads()
+    return whole
+
+
+@device_function
+def _take(entries, first, base, whole, begins, froms, listed, numbers):
+    """A chunk of pieces: the row in the bucket and the index in the chunk, and the position."""
+    for k in range(ITEMS):
+        i = k * THREADS + cuda.threadIdx.x
+        e, t, entry = base + i, 0, LAST
+        if e < whole:
+            for s in range(8):
+                half = THREADS >> (s + 1)
+                if begins[t + half] <= e:
+                    t = t + half
+            found = entries[froms[t] + e]
+            numbers[i] = (first + t) * TILE + (found & (TILE - 1))
+            entry = found >> TILE_BITS << TILE_BITS | i
+        listed[i] = entry
+
+
+@functools.cache
+def kernel(shift, dependent):
+    """Where rows begin in the sorted list; its positions and their rows."""
+    ROWS, begin, reduce, TOTALS = 1 << shift, make_follow(dependent), make_block_reduce(add, THREADS), 2 * WARPS
+    sort = make_sort(TILE_BITS, shift)
+
+    @jit(launch_bounds=(THREADS, 5))
+    def embedding_sort(entries, bounds, starts, order, keys, tiles, buckets, rows):
+        begin()
+        rows_at, firsts, totals = cuda.shared.array(ROWS, i32), cuda.shared.array(ROWS, i32), cuda.shared.array(TOTALS, i32)
+        begins, froms = cuda.shared.array(THREADS, i32), cuda.shared.array(THREADS, i32)
+        listed, numbers, counters = cuda.shared.array(TILE, i32), cuda.shared.array(TILE, i32), cuda.shared.array(TILE, i32)
         thread, low, below = cuda.threadIdx.x, cuda.blockIdx.x << shift, 0
-        for r in range(thread, ROWS, SORT):
-            counters[r] = 0
-        cuda.syncthreads()
-        # count the positions of each row, and of lower ones
-        for first in range(0, positions, CHUNK):
-            for k in range(ITEMS):
-                found[k] = key(indices, first + k * SORT + thread, positions, step, rows, padding)
-            for k in range(ITEMS):
-                row = found[k] - low
-                if found[k] >= 0 and row < 0:
-                    below = below + 1
-                if row >= 0 and row < ROWS:
-                    cuda.atomic.add(counters, row, 1)
+        for r in range(thread, ROWS, THREADS):
+            rows_at[r] = 0
+        for t in range(thread, tiles, THREADS):
+            below = below + bounds[t * (buckets + 1) + cuda.blockIdx.x]
         carry = reduce(below, totals, 0)
         cuda.syncthreads()
+        # count the positions of each row
+        for first in range(0, tiles, THREADS):
+            whole = _pieces(bounds, first, tiles, buckets, begins, froms, totals)
+            for base in range(0, whole, TILE):
+                _take(entries, first, base, whole, begins, froms, listed, numbers)
+                for k in range(ITEMS):
+                    i = k * THREADS + thread
+                    if base + i < whole:
+                        cuda.atomic.add(rows_at, listed[i] >> TILE_BITS, 1)
+            cuda.syncthreads()
         # counts become where rows begin
-        for first in range(0, ROWS, SORT):
-            r, count = first + thread, 0
+        for r in range(thread, ROWS + thread, THREADS):
+            count = 0
             if r < ROWS:
-                count = counters[r]
-            sums, whole = scan_sum(count), 0
-            if lane_id() == 31:
-                totals[warp_id()] = sums
-            cuda.syncthreads()
-            sums = carry + sums - count
-            for w in range(WARPS):
-                if w < warp_id():
-                    sums = sums + totals[w]
-                whole = whole + totals[w]
-            carry = carry + whole
+                count = rows_at[r]
+            earlier, whole = block_sums(count, totals)
             if r < ROWS:
-                counters[r] = sums
+                rows_at[r] = carry + earlier
                 if low + r <= rows:
-                    starts[low + r] = sums
-            cuda.syncthreads()
-        # positions to their rows, in order: a warp has neighbours
-        for first in range(0, positions, CHUNK):
-            own, mine = first + warp_id() * OWN + lane_id(), 0
-            for k in range(ITEMS):
-                found[k] = key(indices, own + 32 * k, positions, step, rows, padding) - low
-            for k in range(ITEMS):
-                mask = ballot(1 if found[k] >= 0 and found[k] < ROWS else 0)
-                ranks[k] = mine + before(mask)
-                mine = mine + count_lanes(mask)
-            if lane_id() == 0:
-                totals[warp_id()] = mine
-            cuda.syncthreads()
-            earlier, count = 0, 0
-            for w in range(WARPS):
-                if w < warp_id():
-                    earlier = earlier + totals[w]
-                count = count + totals[w]
-            for k in range(ITEMS):
-                if found[k] >= 0 and found[k] < ROWS:
-                    list_row[earlier + ranks[k]] = found[k]
-                    list_position[earlier + ranks[k]] = own + 32 * k
-            cuda.syncthreads()
-            if warp_id() == 0:
-                for t in range(0, count, 32):
-                    i, row, to = t + lane_id(), 0, 0
-                    ok = 1 if i < count else 0
-                    if ok:
-                        row = list_row[i]
-                        to = counters[row]
-                    same = peers(row, ok)
-                    rank = before(same)
-                    cuda.syncwarp()
-                    if ok:
-                        if rank == 0:
-                            counters[row] = to + count_lanes(same)
-                        order[to + rank] = list_position[i]
-                        keys[to + rank] = low + row
-                    cuda.syncwarp()
+                    starts[low + r] = carry + earlier
+            carry = carry + whole
+        # positions to their rows, in order
+        for first in range(0, tiles, THREADS):
+            whole = _pieces(bounds, first, tiles, buckets, begins, froms, totals)
+            for base in range(0, whole, TILE):
+                _take(entries, first, base, whole, begins, froms, listed, numbers)
+                sort(listed, counters, totals)
+                cuda.syncthreads()
+                count = min(TILE, whole - base)
+                for k in range(ITEMS):
+                    i = k * THREADS + thread
+                    if i < count:
+                        row = listed[i] >> TILE_BITS
+                        if i == 0 or listed[max(i - 1, 0)] >> TILE_BITS != row:
+                            firsts[row] = i
+                cuda.syncthreads()
+                for k in range(ITEMS):
+                    i = k * THREADS + thread
+                    if i < count:
+                        row = listed[i] >> TILE_BITS
+                        to = rows_at[row] + i - firsts[row]
+                        order[to] = numbers[listed[i] & (TILE - 1)]
+                        keys[to] = low + row
+                cuda.syncthreads()
+                if base + TILE < whole or first + THREADS < tiles:
+                    for k in range(ITEMS):
+                        i = k * THREADS + thread
+                        if i < count:
+                            row = listed[i] >> TILE_BITS
+                            if i == count - 1 or listed[min(i + 1, TILE - 1)] >> TILE_BITS != row:
+                                rows_at[row] = rows_at[row] + i + 1 - firsts[row]
+                    cuda.syncthreads()
     return embedding_sort
 
 
-def launch(problem, device, starts, order, keys):
-    """The launch; `starts`, `order` and `keys` are the list's arguments."""
-    rows, shift = problem.table.shape[0], shift_of(problem.table.shape[0], device)
-    arguments = (Argument(f"{problem.indices.dtype}*", "indices"), starts, order, keys, Argument("int32", problem.positions),
-                 Argument("int32", rows), Argument("int32", problem.padding_idx), Argument("int64", problem.steps[0]))
-    dependent = device.capability >= (9, 0)
-    return Launch(kernel(problem.indices.dtype, shift, dependent), (_blocks(rows, shift), 1, 1), (SORT, 1, 1), arguments,
-                  dependent=dependent)
+def launches(problem, device, at):
+    """Both launches; `at`: {name: the argument} of `layout`."""
+    rows, shift, dependent = problem.table.shape[0], shift_of(problem.table.shape[0], device), device.capability >= (9, 0)
+    buckets, tiles = _buckets(rows, device), ceil_div(problem.positions, TILE)
+    first = (Argument(f"{problem.indices.dtype}*", "indices"), at["entries"], at["bounds"], Argument("int32", problem.positions),
+             Argument("int32", rows), Argument("int32", problem.padding_idx), Argument("int64", problem.steps[0]),
+             Argument("int32", buckets))
+    second = (at["entries"], at["bounds"], at["starts"], at["order"], at["keys"], Argument("int32", tiles), Argument("int32", buckets),
+              Argument("int32", rows))
+    return (Launch(tiles_kernel(problem.indices.dtype, shift, buckets.bit_length(), dependent), (tiles, 1, 1), (THREADS, 1, 1), first,
+                   dependent=dependent),
+            Launch(kernel(shift, dependent), (buckets, 1, 1), (THREADS, 1, 1), second, dependent=dependent))

@@ -47,7 +47,8 @@ def estimate(problem, device, config):
         if a.name:
             total += a.tensor.nbytes * min(32, max(abs(form.dims[-1].strides[k]), 1) * a.itemsize) // a.itemsize
     each = COST.thread + len(form.dims) * (COST.dimension + COST.array * len(form.arrays)) + instructions(problem.program)
-    return LAUNCH + overlap(issue=issue_seconds(form.size, each, device), memory=memory_seconds(total, device))
+    return LAUNCH + overlap(issue=issue_seconds(form.size, each, device), memory=memory_seconds(total, device),
+                            waits=each * COST.alone / device.clock_hz)
 
 
 @functools.cache

@@ -122,7 +122,7 @@ def estimate(problem, device, config):
     a_thread = (COST.thread + config.dims * (COST.dimension + COST.array * len(form.arrays))
                 + lanes * (COST.access * accesses + chunks.elements * instructions(problem.program)))
     few = {2: COST.two_blocks, 3: COST.three_blocks}.get(_blocks(config), 1.0)
-    busy = overlap(memory=moved, issue=few * issue_seconds(threads, a_thread, device))
+    busy = overlap(memory=moved, issue=few * issue_seconds(threads, a_thread, device), waits=a_thread * COST.alone / device.clock_hz)
     return LAUNCH + busy.slowed(tail=tail(ceil_div(threads, THREADS), COST.blocks, device))
 
 

@@ -66,7 +66,7 @@ def seconds(problem, device, way):
         walk = ceil_div(ceil_div(form.length, way.splits), height)
         threads, waste = THREADS, sector_waste(columns * problem.x.itemsize, min(16, columns * problem.x.itemsize))
         used = groups / (ceil_div(groups, way.across) * way.across) * min(1.0, form.length / (way.splits * height))
-        end = COST.halving * min(8, height)
+        end, more = COST.halving * min(8, height), 0.0
     else:
         blocks = ceil_div(form.outputs, way.threads // way.width) * way.splits
         walk = ceil_div(max(1, form.length // vector), way.width * way.splits)
@@ -80,6 +80,7 @@ def seconds(problem, device, way):
         end = COST.end_block if way.width > 32 else COST.end_warp
         if way.ragged:
             end += COST.latency
+        more = min(walk, flight) * COST.load
     per_sm = min(2048 // threads, ceil_div(blocks, device.sms))
     under_way = per_sm * threads * used * min(flight, walk) * max(4 * way.words, problem.x.itemsize)
     busy = min(1.0, under_way / COST.in_flight) * min(1.0, blocks / device.sms)
@@ -88,7 +89,10 @@ def seconds(problem, device, way):
     if waves == 1:                                          # some multiprocessors have a block more than others
         tail *= (ceil_div(blocks, device.sms) * device.sms / blocks) ** 0.5 if blocks > device.sms else 1.0
     moved = Cost(memory=memory_seconds(problem.bytes * waste, device) / (rate * max(busy, COST.least_share))).slowed(tail=tail)
-    cost = LAUNCH + Cost(waves=waves * end) + overlap(moved, waits=ceil_div(walk, flight) * COST.latency)
+    # blocks of one wave wait together; what they wait, and their ends, is hidden by what other waves of rows load
+    waits = ceil_div(walk, flight) * COST.latency
+    hidden = waves - 1 if isinstance(way, Rows) else 0
+    cost = LAUNCH + Cost(waves=(waves - hidden) * end + more) + overlap(moved, waits=waits + hidden * (end + COST.loaded * waits))
     if way.splits > 1:
         loads = ceil_div(way.splits * finish_across(form.outputs), finish_threads(form.outputs, way.splits))
         cost += LAUNCH + Cost(reduction=memory_seconds(4 * workspace_bytes(problem, way.splits), device)

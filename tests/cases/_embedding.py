@@ -199,6 +199,8 @@ def table(kind):
 
 def large(kind):
     """Cases for a GPU."""
+    found = [(dtype, *numbers) for dtype in SHORT for numbers in (
+        (997, 96, (13, 211), "any"), (4, 128, (5000,), "few"), (5001, 33, (70, 11), "any"))]
+    found += [("float32", 40, 4, (300000,), "any"), ("bfloat16", 50021, 8, (9000,), "any"), ("float16", 50257, 768, (32,), "any")]
     return [kind(f"{rows}x{columns}-{'x'.join(map(str, positions))}-{SHORT[dtype]}", rows, columns, positions, dtype, picked=picked)
-            for dtype in SHORT for rows, columns, positions, picked in (
-                (997, 96, (13, 211), "any"), (4, 128, (5000,), "few"), (5001, 33, (70, 11), "any"))]
+            for dtype, rows, columns, positions, picked in found]

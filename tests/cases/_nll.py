@@ -145,6 +145,8 @@ def table(kind):
         case("edge", (3, n), "float32" if n % 2 else "bfloat16", reduction="sum" if n % 2 else "mean")
     case("one-row", (60,), "float16", targets="int32")
     case("many-rows", (150, 4), "float16", ignore=2, reduction="sum")
+    case("weighted-rows", (40, 9), weight="float32", ignore=2)
+    case("several-blocks", (33, 700), "bfloat16")
     case("no-rows-sum", (0, 5), reduction="sum")
     case("no-rows-none", (0, 5), "bfloat16", reduction="none")
     case("weights-of-float32", (6, 24), "bfloat16", weight="float32", layout={"weight": {"step": 2}})

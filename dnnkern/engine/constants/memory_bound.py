@@ -37,13 +37,14 @@ row("act/vector", h200("h200-act.jsonl"),
 row("fused/program", h200("h200-fused-pointwise.jsonl"),
     "instructions of a value that is loaded, stored or rounded, and those that the functions' own numbers count for that", value=3,
     apart=2.5)
-row("fused/naive", GUESSED, "instructions of a thread, of a dimension's division, of an array's offset along a dimension",
-    thread=30, dimension=70, array=6)
+row("fused/naive", GUESSED, "instructions of a thread, of a dimension's division, of an array's offset along a "
+    "dimension; cycles of an instruction of a thread alone",
+    thread=30, dimension=70, array=6, alone=2)
 row("fused/rows", h200("h200-fused-pointwise.jsonl"),
     "instructions of a thread, of a dimension, of an array's offset along a dimension, of an access; times as long where the bytes that a "
     "multiprocessor waits for are fewer than these; blocks of a multiprocessor; times as long to issue with two blocks, and with three, at "
-    "a time",
-    thread=80, dimension=12, array=2, access=4, enough=16384, blocks=8, two_blocks=1.2, three_blocks=1.05)
+    "a time; cycles of an instruction of a thread alone",
+    thread=80, dimension=12, array=2, access=4, enough=16384, blocks=8, two_blocks=1.2, three_blocks=1.05, alone=2)
 
 row("fused/reduction_rows", GUESSED,
     "instructions of an access, of a thread for each level; times as long with rows that begin or end off a chunk; bytes in flight that "
@@ -121,10 +122,10 @@ row("reduce/naive", GUESSED,
     thread=30, dimension=70, load=400, alone=2)
 row("reduce/ways", h200("h200-reduce.jsonl"),
     "share of memory's rate with accesses of 8, 4 bytes, of wide and narrow elements; s that a flight of loads takes; bytes in flight "
-    "that memory's rate takes; tail of one wave; s of the end of columns for each halving, of rows of a warp and of more; bytes fetched "
-    "over wanted with short rows, strided by 4, 8, other bytes",
+    "that memory's rate takes; tail of one wave; s of the end of columns for each halving, of rows of a warp and of more, of a load; "
+    "times as long that a flight takes beside others; bytes fetched over wanted with short rows, strided by 4, 8, other bytes",
     words_2=0.9, words_1=0.7, wide=0.7, narrow=0.4, latency=8e-7, in_flight=32 << 10, tail=0.03, halving=5e-8, end_block=4e-7,
-    end_warp=1e-7, short_rows=1.6, short_rows_bit=0.2, strided_4=8.0, strided_8=4.0, strided=16.0, least_share=1e-3)
+    end_warp=1e-7, load=2e-8, loaded=1.6, short_rows=1.6, short_rows_bit=0.2, strided_4=8.0, strided_8=4.0, strided=16.0, least_share=1e-3)
 
 # ---- softmax
 
@@ -249,6 +250,13 @@ row("loss/naive", GUESSED,
 row("loss/nll_naive", GUESSED,
     "bytes of a row beside a sector; s of the second launch's block",
     row=20, block=2e-6)
+row("loss/nll_flat", GUESSED,
+    "share of a copy's rate; instructions of a piece of 16 bytes, of all threads of a warp that has a label; s that a thread waits, "
+    "beside the others and first of all; threads of a multiprocessor",
+    rate=1.06, piece=70, label=8000, wait=1.2e-6, start=1.3e-6, resident=1024)
+row("loss/nll_block", GUESSED,
+    "s of a block, and of each of its threads",
+    block=0.5e-6, thread=1e-9)
 row("loss/ctc_block", h200("h200-training.md"),
     "s of a step, times as long for each further state of a thread; threads of a multiprocessor", ("step",),
     step=0.15e-6, state=0.4, resident=2048)
@@ -272,18 +280,23 @@ row("embedding/fwd_rows", GUESSED,
     "instructions of a unit; s that a thread waits for its index and its row, and for each unit more; times as long with one unit a thread",
     unit=40, wait=1.2e-6, flight=1.5e-7, single=1.02)
 row("embedding/sorted_list", GUESSED,
-    "cycles of an index in a block, both times; s of a chunk of indices beside them",
-    index=0.4, chunk=0.8e-6)
+    "s of a block of either launch, and of a chunk of a tile's length beside it; the share of all positions that a frequent row has",
+    block=3.5e-6, chunk=6e-6, frequent=0.1)
 row("embedding/bwd_sorted", GUESSED,
-    "instructions of a thread, of a position it gathers, of a column of one; s that a thread waits for a few positions; threads that are "
-    "enough",
-    thread=40, position=12, column=3, wait=0.8e-6, enough=1024)
+    "instructions of a thread, of a position it gathers, of a column of one; s that a thread waits for a few positions, for where its "
+    "rows are; threads that are enough",
+    thread=40, position=12, column=3, wait=0.8e-6, turn=1.2e-6, enough=1024)
+row("embedding/bwd_direct", GUESSED,
+    "s until a block writes, for each 256 indices it looks at, of an index that it sorts, that a thread waits for a few positions; the "
+    "share of all positions that a frequent row has; of the rate of a copy",
+    start=1.5e-6, block=0.3e-6, look=2e-9, wait=0.8e-6, frequent=0.1, rate=1.05)
 
 # ---- transform
 
 row("transform/naive", GUESSED,
-    "instructions of a dimension's division, of a thread of cast, of a dimension of pad",
-    dimension=70, cast=30, pad=80)
+    "instructions of a dimension's division, of a thread of cast, of a dimension of pad; s that a launch takes that waits for the one "
+    "before it",
+    dimension=70, cast=30, pad=80, alone=4e-7)
 row("transform/cast_vector", COUNTED,
     "instructions of a thread, a dimension, an element, an access",
     thread=20, dimension=12, element=6, access=8, blocks=6)

@@ -10,7 +10,7 @@ from ...device import cuda, i64, jit, u32
 from ...device.vec import advance
 from ...dispatch import Algorithm
 from ...engine.constants import constants
-from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
+from ...engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, overlap
 from ...engine.vectors import make_unit_moves, word_of
 from ...host.launch import Argument, Launch
 from ._borders import border_arguments64, make_inside_offsets
@@ -42,11 +42,12 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """A 32-byte sector a load where neighbours of y are apart in x, and the divisions."""
+    """A 32-byte sector a load where neighbours of y are apart in x, and the divisions; the grid before it ends first."""
     form = problem.form
     spread = min(32, max(abs(form.dims[-1].x), 1) * form.itemsize) // form.itemsize
     divisions = issue_seconds(problem.y.size, COST.pad * len(form.dims), device)
-    return LAUNCH + overlap(issue=divisions, memory=memory_seconds(problem.read_bytes * spread + problem.y.nbytes, device))
+    work = overlap(issue=divisions, memory=memory_seconds(problem.read_bytes * spread + problem.y.nbytes, device))
+    return LAUNCH + Cost(waves=COST.alone) + work
 
 
 @functools.cache
