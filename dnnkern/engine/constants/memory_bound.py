@@ -303,8 +303,9 @@ row("transform/cast_vector", COUNTED,
 row("transform/rows", h200("h200-transpose.jsonl"),
     "instructions of a chunk, a dimension, an element that is gathered; chunks of a row that are gathered; elements a clock that the L1 "
     "serves; times as long with one chunk per thread; s that each chunk of a block takes beside its bytes (h100-weak-spots-band.jsonl); "
-    "share of what gathered ends take that memory does not hide (h100-weak-spots-grid.jsonl)", ("dimension", "blocks"),
-    chunk=60, dimension=12, element=8, gathered=64, l1=8, one_chunk=1.03, late=2e-7, ends=1.8, blocks=8)
+    "share of what gathered ends take that memory does not hide, and share of chunks from which on it shows (h100-weak-spots-grid.jsonl)",
+    ("dimension", "blocks"),
+    chunk=60, dimension=12, element=8, gathered=64, l1=8, one_chunk=1.03, late=2e-7, ends=1.8, most=0.6, blocks=8)
 row("transform/pad_rows", h100("h100-weak-spots-pad.jsonl"),
     "chunks of a row up to which there are ends of rows everywhere; times as long there with elements of one byte, of two", ("short",),
     short=64, one_byte=1.85, two_bytes=1.2)

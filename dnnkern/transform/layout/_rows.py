@@ -89,7 +89,8 @@ def rows_seconds(form, alignment, config, read_bytes, device):
     work = overlap(memory=moved, issue=issue, l1=lines).slowed(tail=tail(ceil_div(count, THREADS * config.chunks), COST.blocks, device))
     if config.dense and config.elements > 4 and of_row * config.elements != row.size:
         # loaded and stored after the whole chunks of their warps, which shows where most warps have some
-        work += Cost(waits=COST.ends * ends * max(0.0, 2.5 * gathered / count - 1.5) if count else 0.0)
+        share = gathered / max(count, 1)
+        work += Cost(waits=COST.ends * ends * max(0.0, (share - COST.most) / (1 - COST.most)))
     return work + Cost(waves=COST.late * config.chunks)
 
 

@@ -1,7 +1,7 @@
 """Tiles of planes whose rows are contiguous, in shared memory: filters are mixed along the width first, then down the columns.
 
 The weights are the same for all images and channels. A block has one tile of the resampled plane: it computes the weights of its rows and
-columns once, and goes through many planes. Of each it loads the pixels below the tile, 16 bytes a thread, and keeps them in shared memory
+columns once, and goes through many planes. Of each it loads the pixels below the tile, 16 bytes per thread, and keeps them in shared memory
 in the type that is computed with. A thread owns a few columns, whose weights are in its registers, and goes down: a row of pixels is mixed
 along the width once for all output rows in which it counts, and the mixtures of as many rows as the filter is high are in registers::
 
