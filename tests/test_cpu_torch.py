@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import math
 import types
+import weakref
 
 import cases
 import contract
@@ -24,7 +25,7 @@ from dnnkern.host.timing import Clock
 
 torch = pytest.importorskip("torch")
 
-from bench import peers  # noqa: E402
+from bench import peers, torch_arrays  # noqa: E402
 from bench.peers import _torch_attention, _torch_rnn, torch_ctc_loss_bwd  # noqa: E402
 
 SHORT = {"float32": "f32", "bfloat16": "bf16"}
@@ -219,3 +220,19 @@ def test_every_operation_is_compared_or_it_is_said_why_not():
     assert {op for op, _ in PAIRS} <= with_peer, "PyTorch has no peer: EXCEPT has to say so"
     assert with_peer & EXCEPT.keys() == {"dropout_fwd", "fused_pointwise", "scale_tensor"}, "a peer that is there is compared"
     assert {op if isinstance(op, str) else op[0] for op in EXCEPT} <= sample.OPS.keys()
+
+
+def test_results_are_kept_for_a_turn_of_the_sets():
+    """As many are alive at once as there are sets, so that no call gets the memory of the one before."""
+    alive, most = weakref.WeakSet(), []
+
+    def call(k):
+        result = torch.full((4,), float(k))
+        alive.add(result)
+        most.append(len(alive))
+        return result
+    for sets in (1, 3):
+        contender = torch_arrays.TorchContender("x", [lambda k=k: call(k) for k in range(sets)], None)
+        most.clear()
+        contender.enqueue_holding(8)
+        assert most == [min(k + 1, sets) for k in range(8)] and not alive
