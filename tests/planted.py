@@ -58,7 +58,7 @@ BUGS = [Bug(f"dnnkern/{path}", *rest) for path, *rest in (
     ("conv/_gather/__init__.py", "if 0 <= at and at < extent:", "if 0 < at and at < extent:",
      "the first row of the image is taken for padding"),
     ("conv/direct/kernel.py", "if in_source and d < size.d:", "if in_source and d <= size.d:", "an image below the last one"),
-    ("embedding/_sorted.py", "sums = carry + sums - count", "sums = carry + sums", "a row's positions begin where they end"),
+    ("embedding/_sorted.py", "rows_at[r] = carry + earlier", "rows_at[r] = carry", "the rows of a bucket begin where its first one does"),
     ("pool/pool_fwd_rows.py", "(w < axes.w.extent)\n                            if not MAX:",
      "(w <= axes.w.extent)\n                            if not MAX:",
      "elements past the end of a row"),

@@ -139,8 +139,8 @@ def test_the_environment_variable(monkeypatch):
         assert chosen() == "naive"
         with prefer(None):
             assert chosen() == "tiled"
-    monkeypatch.setenv("DNNKERN_PREFER", "tilde")
-    with pytest.raises(ValueError, match="DNNKERN_PREFER is 'tilde', and no algorithm has that name; did you mean 'tiled'"):
+    monkeypatch.setenv("DNNKERN_PREFER", "winograf")
+    with pytest.raises(ValueError, match="DNNKERN_PREFER is 'winograf', and no algorithm has that name; did you mean 'winograd'"):
         chosen()
 
 
