@@ -82,6 +82,11 @@ def device_of(machine):
     return dataclasses.replace(described(machine["arch"]), name=machine["device"], sms=machine["sms"], **machine["facts"])
 
 
+def problem_of(row):
+    """The problem of a row; ValueError where its record is of another version."""
+    return family_words(Parser(), row["op"])[2](row["record"])
+
+
 def is_stale(row) -> bool:
     """Whether this checkout would choose or launch something else for what a row measured as chosen, or the row does not say what it
     was."""
@@ -89,7 +94,7 @@ def is_stale(row) -> bool:
     if device is None or not row.get("code"):
         return True
     try:
-        problem = family_words(Parser(), row["op"])[2](row["record"])
+        problem = problem_of(row)
         algorithm = dispatch.get_algorithm(row["op"], problem, device=device, prefer="device")
     except (ValueError, dispatch.NotSupported):  # of another version
         return True

@@ -18,7 +18,6 @@ import tempfile
 from pathlib import Path
 
 from dnnkern import dispatch
-from dnnkern._parser import Parser, family_words
 from dnnkern._table import note, show
 from dnnkern.dispatch import operation_of, reference_of
 from dnnkern.find import Trial, set_reference
@@ -70,18 +69,13 @@ def wanted(args, device) -> list:
     return [r for r in found if (r["op"], r["problem"], device.name) not in have and not code.is_stale(r)]
 
 
-def problem_of(row):
-    """The problem of a row."""
-    return family_words(Parser(), row["op"])[2](row["record"])
-
-
 def run_each(rows, counts, device):
     """What ncu watches: the choice of each row, once, between calls that begin and end the profile. Writes how many kernels each has."""
     profiler, found = ctypes.CDLL("libcuda.so.1"), []
     with Clock(device.index) as clock:
         for number, row in enumerate(rows, 1):
             note(f"profiling {number} of {len(rows)}")
-            problem, operation = problem_of(row), operation_of(row["op"])
+            problem, operation = code.problem_of(row), operation_of(row["op"])
             trial = Trial(dispatch.get_algorithm(row["op"], problem, device=device, prefer="device"), problem, device)
             with Operands(operation, problem, device, memory=0) as operands:
                 set_reference(operation, problem, reference_of(row["op"], problem, device), operands, device, clock)
@@ -186,7 +180,7 @@ def _compile(rows, device, jobs):
     """Put the kernels into the disk cache."""
     wanted = []
     for row in rows:
-        problem = problem_of(row)
+        problem = code.problem_of(row)
         for a in (dispatch.get_algorithm(row["op"], problem, device=device, prefer="device"), reference_of(row["op"], problem, device)):
             wanted.append(Job(row["op"], problem, device, a.name, a.config))
     compilation = Compilation(device)

@@ -48,7 +48,7 @@ def page(data, library) -> str:
 
 
 def _packed(data):
-    """Thousands of rows have the same names: a tenth of the bytes of the text."""
+    """Compressed, since thousands of rows have the same names."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 

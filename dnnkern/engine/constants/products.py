@@ -69,7 +69,7 @@ row("matmul/gemv", h200("h200-matmul-skinny-bfloat16.jsonl"),
 
 # ---- convolution; the times of tiles stand beside the tiles: `implicit_gemm_wgmma.FURTHER_TILES`, `winograd.TILES`, `fft.plan.TILES`
 
-row("conv/naive", h100("h100-record.jsonl.gz"),
+row("conv/naive", h100("h100-regrets.jsonl"),
     "s of a launch and its ends; cycles of a step's chain, of backward filter; bytes a clock of the L1; threads of a multiprocessor; "
     "instructions of a tap, whose offsets have 64 bits, and of a channel there",
     ("start", "chain", "filter_chain", "l1", "resident", "channel"),
