@@ -114,7 +114,7 @@ class CaseBench:
             fastest = min((name for name in exact if name in times), key=lambda name: times[name].median, default=None)
             more = {}
             if timed and host:
-                more = self._host_times(operands, good, times, host == "all", args.window)
+                more = self._host_times(operands, good, times, host == "all", args)
                 best = [t for t in good if self._key(t.algorithm) == self.chosen] + [fastest] * (fastest is not None)
                 every = {**ours, **{name: p.contender for name, p in right.items() if p.less is None}}
                 for name in best:
@@ -172,7 +172,7 @@ class CaseBench:
             found["sustained_us"] = 1e6 * each
         return found
 
-    def _host_times(self, operands, good, times, every, window):
+    def _host_times(self, operands, good, times, every, args):
         """{algorithm or peer: times of the public call by the host's clock}: on torch's tensors, beside torch's own calls, or on Numba
         arrays. `host_us` with nothing waited for; `eager_us`, of what was chosen, of a loop whose end is.
 
@@ -193,10 +193,10 @@ class CaseBench:
         found = {}
 
         def timed(name, call, seconds, eager):
-            host = host_seconds(call, synchronize, device_seconds=seconds, limit=10 * window)
+            host = host_seconds(call, synchronize, device_seconds=seconds, repeats=args.turns, limit=10 * args.window)
             found[name] = {"host_us": host and 1e6 * host}
             if eager:
-                found[name]["eager_us"] = 1e6 * loop_seconds(call, synchronize, device_seconds=seconds, limit=4 * window)
+                found[name]["eager_us"] = 1e6 * loop_seconds(call, synchronize, device_seconds=seconds, limit=4 * args.window)
         for trial in good:
             name = trial.algorithm.name
             if name not in found and (every or name == self.chosen[0]):

@@ -6,6 +6,7 @@ sets come first, then the second ones: a run that is ended early has some of eve
 FOLDER``, each with a file of its own; ``--have`` names files of earlier runs.
 """
 import argparse
+import collections
 import gzip
 import json
 import random
@@ -23,7 +24,8 @@ from dnnkern.report.rows import records
 from . import code, drawn, run, shapes
 
 DTYPES = "bfloat16", "float16", "float32", "float8_e4m3fn"
-CHUNK = 24  # problems whose kernels are compiled together, while the chunk before them is measured
+CHUNK = 12  # problems whose kernels are compiled together
+AHEAD = 3   # such chunks that are compiled beside each other, while the one before them is measured
 ROOM = 0.85    # of a device's memory: what takes more is left to larger devices
 TURNS = 5
 WINDOW = 1e-3  # seconds of a timed batch: most of the time the device idles
@@ -49,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--turns", type=int, default=TURNS, metavar="N", help=f"timed batches of each (default {TURNS})")
     p.add_argument("--sustained", type=float, default=3.0, metavar="S",
                    help="seconds of sustained load, of each operation's first problem (default 3)")
-    p.add_argument("--jobs", type=int, default=1, metavar="N", help="compile in N processes")
+    p.add_argument("--jobs", type=int, default=1, metavar="N", help="compile in about N processes")
     return p
 
 
@@ -143,14 +145,19 @@ def main(argv=None) -> int:
         print(f"{len(left)} problems to measure, of {len(cases)}")
         parts, first, number = parts_of(left, args.share), {case.op: case for _, case in reversed(cases)}, 0
 
+        begun = collections.deque()
+
         def begin():
-            part = [] if is_over() else next(parts, [])
-            return part, run.compile_ahead(args.jobs, device, [(case, None) for _, case in part], options)
-        part, compilation = begin()
-        while part and not is_over():
+            if not is_over() and (part := next(parts, [])):
+                jobs = 1 if args.jobs == 1 else max(args.jobs // AHEAD, 2)  # 1: nothing is compiled ahead
+                begun.append((part, run.compile_ahead(jobs, device, [(case, None) for _, case in part], options)))
+        for _ in range(AHEAD):
+            begin()
+        while begun and not is_over():
+            part, compilation = begun.popleft()
             if compilation is not None:
                 compilation.wait()
-            following, compilation = begin()
+            begin()
             for name, case in part:
                 if is_over():
                     break
@@ -162,7 +169,7 @@ def main(argv=None) -> int:
                 except Exception as error:  # what one problem meets must not end the run
                     failed = True
                     print(f"{case.op} {case}: {type(error).__name__}: {error}", file=sys.stderr)
-            part = following
-        if compilation is not None:
-            compilation.end()
+        for _, compilation in begun:
+            if compilation is not None:
+                compilation.end()
     return int(failed)
