@@ -250,7 +250,7 @@ def test_what_is_loaded_once():
 def test_predictions_prefer_what_is_made_for_it():
     for op, words, algo in (("activation_fwd", "268435456 bf16 gelu", "vector"), ("binary", "32768x4096 4096 bf16 add", "rows"),
                             ("binary", "64x256x56x56 256x1x1 f32 mul", "rows"), ("glu_fwd", "8192x28672 bf16 swish", "rows"),
-                            ("unary", "4096x4096 f32 gen_index --axis 1", "naive"), ("glu_bwd", "8192x28672 f32 gelu", "rows")):
+                            ("unary", "4096x4096 f32 gen_index --axis 1", "naive"), ("glu_bwd", "8192x28672 bf16 gelu", "rows")):
         assert dispatch.get_algorithm(op, parse_problem(words.split(), op), device=contract.device()).name == algo, words
 
 
