@@ -30,6 +30,7 @@ from dnnkern.report.rows import read, records
 
 from . import code
 from .machine import machine
+from .record import is_taken
 
 SECTIONS = "SpeedOfLight", "MemoryWorkloadAnalysis", "ComputeWorkloadAnalysis", "SchedulerStats", "WarpStateStats"
 BYTES = {"dram_read": "dram__bytes_read.sum", "dram_written": "dram__bytes_write.sum", "l2": "lts__t_bytes.sum"}
@@ -40,6 +41,7 @@ SAME = "sm__inst_issued", "sm__inst_executed"  # as sm__issue_active
 STALL = re.compile(r"smsp__average_warps_issue_stalled_(\w+)_per_issue_active\.ratio")
 KEPT = "op", "problem", "record", "algo", "config", "ratio", "time_us", "roof", "code"  # of the bench's row
 MOST_UNITS, MOST_STALLS = 8, 5
+TOGETHER = 12  # problems of a process, whose rows are written at its end
 
 
 def parser() -> argparse.ArgumentParser:
@@ -49,6 +51,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--below", type=float, default=0.97, metavar="RATIO", help="those whose ratio to the peer is less (default 0.97)")
     p.add_argument("--words", default=None, metavar="WORDS", help="instead those that have all these words")
     p.add_argument("--json", metavar="FILE", help="append the rows as JSON lines; the problems it has are left out")
+    p.add_argument("--share", type=Path, default=None, metavar="FOLDER",
+                   help="profile what no other process has taken that names this folder")
     p.add_argument("--jobs", type=int, default=1, metavar="N", help="compile in N processes")
     p.add_argument("--show", action="store_true", help="print rows of this command")
     p.add_argument("--run", metavar="COUNTS", help=argparse.SUPPRESS)  # the process that ncu watches: kernels of each row go to this file
@@ -166,14 +170,24 @@ def main(argv=None) -> int:
         raise ValueError("bench profile: ncu, which measures, is not on the PATH; it comes with CUDA's toolkit")
     rows = wanted(args, device)
     print(f"{len(rows)} problems to profile")
-    if rows and args.jobs > 1:
-        _compile(rows, device, args.jobs)
-    found = profiled(rows, device, program) if rows else []
-    if args.json:
-        with open(args.json, "a", encoding="utf-8") as file:
-            file.writelines(json.dumps(plain(row)) + "\n" for row in found)
-    print_rows(found)
-    return int(len(found) < len(rows))
+    is_short, failure = False, None
+    for k in range(0, len(rows), TOGETHER):
+        part = [row for row in rows[k:k + TOGETHER] if not is_taken(f"{row['op']} {row['problem']}", args.share)]
+        if part and args.jobs > 1:
+            _compile(part, device, args.jobs)
+        try:
+            found = profiled(part, device, program) if part else []
+        except RuntimeError as error:  # the others are profiled first
+            failure = error
+            continue
+        if args.json and found:
+            with open(args.json, "a", encoding="utf-8") as file:
+                file.writelines(json.dumps(plain(row)) + "\n" for row in found)
+        print_rows(found)
+        is_short |= len(found) < len(part)
+    if failure is not None:
+        raise failure
+    return int(is_short)
 
 
 def _compile(rows, device, jobs):

@@ -103,10 +103,7 @@ def parts_of(left, folder):
     """Parts of a list of (set, case), of CHUNK entries each; with a folder of what no other process has taken until then."""
     part = []
     for name, case in left:
-        try:
-            if folder is not None:
-                (folder / sha256(f"{case.op} {case}".encode()).hexdigest()[:16]).touch(exist_ok=False)
-        except FileExistsError:
+        if is_taken(f"{case.op} {case}", folder):
             continue
         part.append((name, case))
         if len(part) == CHUNK:
@@ -114,6 +111,18 @@ def parts_of(left, folder):
             part = []
     if part:
         yield part
+
+
+def is_taken(name, folder) -> bool:
+    """Whether another process that names this folder has taken a problem; else it is this one's from now on. Without a folder it is."""
+    if folder is None:
+        return False
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        (folder / sha256(name.encode()).hexdigest()[:16]).touch(exist_ok=False)
+    except FileExistsError:
+        return True
+    return False
 
 
 def told(rows) -> list:
@@ -129,8 +138,6 @@ def main(argv=None) -> int:
     if args.drop:
         drop(args.json)
         return 0
-    if args.share is not None:
-        args.share.mkdir(parents=True, exist_ok=True)
     device = dispatch.device_of(dispatch.current_device())
     started, failed = time.monotonic(), False
     options = run.parser().parse_args(["", "--json", args.json, "--configs", "2", "--within", str(WITHIN), "--turns", str(args.turns),

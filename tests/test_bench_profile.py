@@ -88,6 +88,27 @@ def test_kernels_go_to_their_rows(tmp_path, capsys, ncu):
     assert "long_scoreboard 8.2, wait 0.5" in printed
 
 
+def test_problems_are_profiled_some_at_a_time_and_shared(tmp_path, monkeypatch, ncu):
+    monkeypatch.setattr(profile, "TOGETHER", 3)
+    path, out, share = (tmp_path / name for name in ("rows.jsonl", "profiles.jsonl", "share"))
+    path.write_text("".join(json.dumps(row(name)) + "\n" for name in "abcdefg"))
+    words = ["profile", str(path), "--json", str(out), "--share", str(share)]
+    assert not profile.is_taken("matmul d", share) and profile.is_taken("matmul d", share)  # by another process
+    failing, really = [], profile.profiled
+
+    def profiled(rows, *more):
+        if rows[0]["problem"] == "e":
+            failing.append(rows)
+            raise RuntimeError("ncu")
+        return really(rows, *more)
+    monkeypatch.setattr(profile, "profiled", profiled)
+    with pytest.raises(RuntimeError, match="ncu"):
+        run.main(words)
+    assert [[r["problem"] for r in rows] for rows in failing] == [["e", "f"]]
+    assert [r["problem"] for r in records([out])] == ["a", "c", "g"]  # b could not run; g came after those that failed
+    assert run.main(words) == 0 and len(list(records([out]))) == 3  # all have been taken
+
+
 def test_a_profiler_that_fails_is_named(tmp_path, monkeypatch):
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(row()) + "\n")
