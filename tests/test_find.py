@@ -18,6 +18,7 @@ from dnnkern.dispatch import Note, Perf
 from dnnkern.embedding._parse import parse_problem
 from dnnkern.host import timing, versions
 from dnnkern.host.compare import largest_difference_on_host
+from dnnkern.host.dtypes import ITEMSIZE, STORAGE, numpy_dtype
 from dnnkern.host.launch import Argument, Launch
 from dnnkern.host.operands import Operands, sets_for
 from dnnkern.host.tensor import Tensor
@@ -436,6 +437,21 @@ def test_the_comparison_kernel_agrees_with_the_host():
         kernel("float32").simulate((2, 1, 1), (32, 1, 1), arguments)
         assert (differences.max(), magnitudes.max()) == pytest.approx(largest_difference_on_host(x, y))
         assert expected is None or differences.max() == expected
+
+
+@pytest.mark.parametrize("dtype", sorted(ITEMSIZE))
+def test_every_dtype_is_compared_on_the_device(dtype):
+    """As on the host: floats as what they are, truth and scales as bytes."""
+    from dnnkern.device.sim import Pointer
+    from dnnkern.host.compare import kernel
+    rng = np.random.default_rng(1)
+    words = np.dtype(STORAGE[dtype])
+    x, y = (rng.integers(0, 256, 64 * words.itemsize, np.uint8).view(words) for _ in range(2))
+    y[:40] = x[:40]
+    differences, magnitudes = np.zeros(32), np.zeros(32)
+    kernel(dtype).simulate((1, 1, 1), (32, 1, 1), [Pointer(x), Pointer(y), 64, Pointer(differences), Pointer(magnitudes)])
+    got, expected = (a.view(words if dtype in ("bool", "float8_e8m0fnu") else numpy_dtype(dtype)) for a in (x, y))
+    assert (differences.max(), magnitudes.max()) == pytest.approx(largest_difference_on_host(got, expected)) and differences.max() > 0
 
 
 def test_samples():

@@ -110,3 +110,11 @@ def test_warnings_of_the_linker():
             out[i32(k * 128 + cuda.threadIdx.x)] = acc[k]
     code = sass.assembled(kernel, ("float32*", "uint32"), "sm_90a")
     assert code.slow, code.report
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int64", "uint16", "float8_e8m0fnu", "bfloat16"])
+def test_the_comparison_of_results_compiles(dtype):
+    from dnnkern.host.compare import kernel
+    from dnnkern.host.dtypes import STORAGE
+    code = sass.assembled(kernel(dtype), (f"{STORAGE[dtype]}*",) * 2 + ("int64", "float64*", "float64*"), "sm_90a")
+    assert code.spilled == 0, code.report

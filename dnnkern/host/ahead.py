@@ -73,7 +73,12 @@ class Compilation:
             Kernels that are wanted besides, and are in the cache.
         """
         self.jobs, self.compiled.kernels = list(jobs), kept
-        self._send(([self._pickled(job) for job in self.jobs], workers or cores()))
+        what = [self._pickled(job) for job in self.jobs], workers or cores()
+        threading.Thread(target=self._send_last, args=(what,), name=f"{THREADS}-jobs", daemon=True).start()
+
+    def _send_last(self, what):
+        """In a thread of its own: a pipe takes 64 KB, and the process reads when it has loaded its compilers."""
+        self._send(what)
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
 
