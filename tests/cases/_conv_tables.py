@@ -112,6 +112,8 @@ def pointwise(t):
     """Filters of one tap: pixels that merge into one dimension and pixels that do not, groups as a batch."""
     t.case("1x1-s2-2x8x6x5-k8", (2, 8, 6, 5), 8, (1, 1), "float16", stride=2)
     t.case("1x1-s2-nhwc-2x8x6x4-k16", (2, 8, 6, 4), 16, (1, 1), "bfloat16", layout="NHWC", stride=2)
+    t.case("1x1-s2-2x8x4x8-k8", (2, 8, 4, 8), 8, (1, 1), "bfloat16", stride=2)  # positions and pixels in fours
+    t.case("1x1-s2-nhwc-2x8x4x8-k16", (2, 8, 4, 8), 16, (1, 1), "float16", layout="NHWC", stride=2)
     t.case("1x1x1-s2x1x2-nhwc-1x8x4x3x5-k8", (1, 8, 4, 3, 5), 8, (1, 1, 1), layout="NHWC", stride=(2, 1, 2))
     t.case("1x1-groups2-2x8x3x4-k12", (2, 8, 3, 4), 12, (1, 1), groups=2)
     t.case("1x1-groups3-nhwc-2x24x3x4-k24", (2, 24, 3, 4), 24, (1, 1), "bfloat16", layout="NHWC", groups=3)

@@ -130,10 +130,11 @@ def config_of(problem, sums, target, wide):
     """The configuration for a conv problem's epilogue on these columns."""
     spec = problem.epilogue
     whole = 16 // ITEMSIZE[spec.accumulator]
-    inner, taps = (target.channels, 1) if sums.last else (target.extents[2], math.prod(sums.window.taps))
+    inner = target.channels if sums.last else target.extents[2]
+    apart = not sums.last and sums.window != Window()  # pixels side by side read positions that are not
     outer, group, channel, tap, position = sums.strides
     step, others = (channel, (outer, group, tap, position)) if sums.last else (position, (outer, group, channel))
-    vector = whole if taps == 1 and step == 1 and all(v % whole == 0 for v in (inner, *others)) else 1
+    vector = whole if not apart and step == 1 and all(v % whole == 0 for v in (inner, *others)) else 1
     y = target.strides
     sides = (y.n, y.d, y.h, y.w) if sums.last else (y.n, y.c, y.d, y.h)
     result = y.c if sums.last else y.w
