@@ -7,6 +7,7 @@ from dnnkern._table import note
 from dnnkern.device import HOST_MEMORY
 from dnnkern.dispatch import candidates, operation_of, reference_of
 from dnnkern.find import Trial, set_reference
+from dnnkern.host.driver import CudaError
 from dnnkern.host.operands import Operands
 from dnnkern.host.timing import host_seconds, loop_seconds, race, sustained
 
@@ -23,6 +24,19 @@ def names_of(args, op) -> set:
     if unknown:
         raise ValueError(f"bench: {op} has no algorithm {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     return names
+
+
+class ContextLost(RuntimeError):
+    """A kernel's fault has ended this process's context: nothing runs in it any more."""
+
+
+def is_lost(clock) -> bool:
+    """Whether nothing runs any more."""
+    try:
+        clock.synchronize()
+    except CudaError:
+        return True
+    return False
 
 
 class CaseBench:
@@ -100,6 +114,8 @@ class CaseBench:
                 note(f"{self.case}: checking {trial.algorithm.name}, {number} of {len(trials)}")
                 if trial.prepare(self.operation, operands, clock):
                     good.append(trial)
+                elif is_lost(clock):
+                    raise ContextLost(f"{trial.algorithm}: {trial.error}")
             note(f"{self.case}: measuring {len(good)} in turns")
             peers = self._peers(operands, names)
             right = {name: p for name, (p, error) in peers.items() if error is None}

@@ -22,6 +22,7 @@ from dnnkern.host.paths import replace
 from dnnkern.report.rows import records
 
 from . import code, drawn, run, shapes
+from .case import is_lost
 
 DTYPES = "bfloat16", "float16", "float32", "float8_e4m3fn"
 CHUNK = 12  # problems whose kernels are compiled together
@@ -119,10 +120,21 @@ def is_taken(name, folder) -> bool:
         return False
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        (folder / sha256(name.encode()).hexdigest()[:16]).touch(exist_ok=False)
+        _mark(name, folder).touch(exist_ok=False)
     except FileExistsError:
         return True
     return False
+
+
+def _mark(name, folder):
+    return folder / sha256(name.encode()).hexdigest()[:16]
+
+
+def give_back(part, folder):
+    """Let other processes take these (set, case)."""
+    if folder is not None:
+        for _, case in part:
+            _mark(f"{case.op} {case}", folder).unlink(missing_ok=True)
 
 
 def told(rows) -> list:
@@ -130,6 +142,14 @@ def told(rows) -> list:
     best = next((row for row in rows if row["status"] == "ok" and not row["is_peer"]), None)
     return [{name: value for name, value in row.items() if name != "turns_us" and (name != "record" or not row["is_peer"])} for row in rows
             if row["is_peer"] or row["chosen"] or row["predicted"] or row is best or row["status"] != "ok"]
+
+
+def end(begun, folder):
+    """End compiling, and give back what has been taken."""
+    for part, compilation in begun:
+        give_back(part, folder)
+        if compilation is not None:
+            compilation.end()
 
 
 def main(argv=None) -> int:
@@ -165,8 +185,9 @@ def main(argv=None) -> int:
             if compilation is not None:
                 compilation.wait()
             begin()
-            for name, case in part:
+            for position, (name, case) in enumerate(part):
                 if is_over():
+                    give_back(part[position:], args.share)
                     break
                 number += 1
                 options.sustained = args.sustained if case is first[case.op] else 0.0
@@ -176,7 +197,9 @@ def main(argv=None) -> int:
                 except Exception as error:  # what one problem meets must not end the run
                     failed = True
                     print(f"{case.op} {case}: {type(error).__name__}: {error}", file=sys.stderr)
-        for _, compilation in begun:
-            if compilation is not None:
-                compilation.end()
+                    if is_lost(session.clock):
+                        give_back(part[position + 1:], args.share)
+                        end(begun, args.share)
+                        raise
+        end(begun, args.share)
     return int(failed)

@@ -13,6 +13,7 @@ from dnnkern import _bench, dispatch
 from dnnkern.device import SIMULATED
 from dnnkern.find import Trial
 from dnnkern.host import timing
+from dnnkern.host.driver import CudaError
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / ".ci" / "docs"))
 run = _bench.load()  # makes the folder bench/ importable, wherever pytest was started
@@ -279,6 +280,32 @@ def test_runs_share_the_work(tmp_path, simulated, monkeypatch):
     assert run.main(words) == 0 and not path.exists()  # all has been taken
     assert run.main([*words[:-1], str(tmp_path / "new")]) == 0
     assert {row["op"] for row in rows_of([path])} == {"cast", "pad"}
+
+
+def test_a_lost_context_ends_the_run_and_gives_back_what_it_had_taken(tmp_path, simulated, monkeypatch, capsys):
+    """The trial is named; what was not measured is another process's."""
+    monkeypatch.setattr(record, "CHUNK", 2)
+    broken, really = [], Trial.prepare
+
+    def prepare(trial, operation, operands, clock):
+        if str(trial.algorithm).startswith("pad/"):
+            broken.append(trial.algorithm)
+            trial.error = "CudaError: misaligned address"
+        return not broken and really(trial, operation, operands, clock)
+
+    def synchronize(clock):
+        if broken:
+            raise CudaError("misaligned address")
+    path = tmp_path / "rows.jsonl"
+    words = ["record", "--json", str(path), "--turns", "1", "--sustained", "0", "--ops", "cast,pad,unary,binary,softmax_fwd", "--share",
+             str(tmp_path / "share")]
+    with monkeypatch.context() as patched, pytest.raises(measured.ContextLost, match=r"^pad/\w+.*: CudaError: misaligned address$"):
+        patched.setattr(Trial, "prepare", prepare)
+        patched.setattr(timing.Clock, "synchronize", synchronize)
+        run.main(words)
+    assert len(broken) == 1 and f"{broken[0]}: CudaError: misaligned" in capsys.readouterr().err
+    assert run.main(words) == 0
+    assert {row["op"] for row in rows_of([path])} == {"cast", "unary", "binary", "softmax_fwd"}  # that of pad is taken
 
 
 def test_what_the_record_keeps():
