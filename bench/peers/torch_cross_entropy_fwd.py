@@ -6,7 +6,10 @@ from ._torch_moves import NAME, make_peer  # noqa: F401
 
 def make(case, operands, clock):
     """The case in PyTorch. It returns no sums of exponentials: for the check they are computed besides, before anything is timed; and its
-    loss is of the logits' dtype."""
+    loss is of the logits' dtype. The weighted mean of smoothed labels is not captured: PyTorch waits for the device in it."""
+    p = case.problem
+    if p.weight is not None and p.label_smoothing and p.reduction == "mean" and not p.is_soft:
+        return None
     peer = make_peer(plain_call_on, "loss", case, operands, clock)
     if peer is not None:
         from bench.torch_arrays import tensors
