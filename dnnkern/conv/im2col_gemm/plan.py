@@ -5,6 +5,8 @@ Every array has five dimensions (n, channel, d, h, w), and is an operand of a pr
 """
 import math
 
+from ...engine.constants import constants
+from ...engine.cost import SECTOR, Cost
 from ...engine.embed import Place
 from ...engine.moves import im2col_launches, im2col_seconds, transpose_launches, transpose_seconds
 from ...engine.plan import Plan as _Plan
@@ -15,6 +17,11 @@ from .col2im import col2im_launch, config_of
 from .col2im import seconds as col2im_seconds
 
 
+COST = constants("conv/im2col_gemm")
+
+ROWS = 8  # of a product that reads every column by itself
+
+
 class Plan(_Plan):
     """The launches of one convolution."""
 
@@ -23,6 +30,12 @@ class Plan(_Plan):
         self.problem, self.config = problem, config
 
     # ---- steps
+
+    def chosen(self, places, scalars=(), **operands):
+        """A product. One of few rows, and of few products a sum, takes its time for columns, whose blocks have little else to do."""
+        cost, step = super().chosen(places, scalars, **operands)
+        y = operands["y"]
+        return (cost + Cost(issue=COST.column * y.size / y.shape[-2]) if y.shape[-2] <= ROWS else cost), step
 
     def packed(self, tensor, place) -> Place:
         """A copy of a tensor without gaps, in the order of its dimensions."""
@@ -37,8 +50,18 @@ class Plan(_Plan):
         """im2col of some images."""
         p = self.problem
         window = p.filter, p.strides, p.pads, p.dilations, layout
-        self.add(im2col_seconds(x, columns, *window, self.device),
-                 lambda: im2col_launches(x, columns, *window, self.device, source=tuple(x_place), target=tuple(place)))
+        seconds = im2col_seconds(x, columns, *window, self.device)
+        if layout == "NCHW" and x.strides[1] == 1 < x.strides[-1]:
+            seconds += self._sectors_seconds(x, columns)
+        self.add(seconds, lambda: im2col_launches(x, columns, *window, self.device, source=tuple(x_place), target=tuple(place)))
+
+    def _sectors_seconds(self, x, columns):
+        """Of pixels that lie apart: each that a thread loads is a sector of its own. It loads a row of the image for several outputs."""
+        p = self.problem
+        taps, stride, dilation, width = p.filter[2], p.strides[2], p.dilations[2], p.out[2]
+        outputs = min(16 // x.itemsize, width & -width)
+        loads = columns.size / (outputs * taps) * min((outputs - 1) * stride + (taps - 1) * dilation + 1, outputs * taps)
+        return Cost(l2=loads * min(SECTOR, x.strides[-1] * x.itemsize) / (COST.sectors * self.device.bandwidth))
 
     def last_pass(self, sums, target, place, first=0):
         """Sums of columns, with the convolution's epilogue."""

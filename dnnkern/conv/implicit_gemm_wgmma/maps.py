@@ -173,6 +173,11 @@ class Image:
         return padded_strides(self.shape, self.tensor.itemsize) if self.packed else self.strides
 
     @property
+    def crosses(self):
+        """See `crosses_lines`."""
+        return crosses_lines(self)
+
+    @property
     def bytes(self):
         """Of the copy."""
         return padded_bytes(self.shape, self.tensor.itemsize) if self.packed else 0
@@ -211,6 +216,12 @@ def is_addressable(tensor, shape, strides):
 def any_stride(shape, strides, itemsize):
     """The strides of a map: those of dimensions of one element do not matter and become ones it takes."""
     return (*(16 // itemsize if n == 1 else s for n, s in zip(shape[:-1], strides)), 1)
+
+
+def crosses_lines(array):
+    """Whether rows of an array, or of its copy, begin anywhere in the lines of the L2, so that what a step reads of a row crosses one."""
+    steps = (s * array.tensor.itemsize for n, s in zip(array.shape, array.read_strides) if n > 1 and s != 1)
+    return any(step % ROW and ROW % step for step in steps if step)
 
 
 def padded_strides(shape, itemsize):
@@ -253,6 +264,11 @@ class Filter:
     def read_strides(self):
         """Of w or its copy."""
         return padded_strides(self.shape, self.tensor.itemsize) if self.packed else self.strides
+
+    @property
+    def crosses(self):
+        """See `crosses_lines`."""
+        return crosses_lines(self)
 
     @property
     def bytes(self):

@@ -76,10 +76,10 @@ row("conv/naive", h100("h100-regrets.jsonl"),
     start=4e-6, chain=100, filter_chain=400, l1=16, resident=1024, tap=220, channel=20)
 row("conv/direct", h200("h200-conv.md"),
     "s of a launch and its ends; instructions over multiply-adds, times as many forward (h200-conv-layers.jsonl), of loads for each pixel, "
-    "filter; instructions that bring an element in; blocks of a multiprocessor, those that are enough; times as long with a strided "
-    "gradient; share of the memory's rate",
+    "filter; instructions that bring an element in; of a thread besides (h100-record.jsonl.gz); blocks of a multiprocessor, those that "
+    "are enough; times as long with a strided gradient; share of the memory's rate",
     ("start", "blocks", "stage"),
-    start=5e-6, slower=1.3, forward=2.2, pixel=0.6, filter=2, stage=30, blocks=4, enough=2, strided=1.1, rate=0.6)
+    start=5e-6, thread=350, slower=1.3, forward=2.2, pixel=0.6, filter=2, stage=30, blocks=4, enough=2, strided=1.1, rate=0.6)
 row("conv/depthwise", h200("h200-conv-fwd-depthwise-float16.jsonl"),
     "s of a launch and its ends; instructions of a thread forward, of one of backward filter, of a load; bytes a clock of the L1; share "
     "of halos read again, with rows at run time; share of the memory's rate of 8 bytes, of fewer, of channels, of planes; times as long "
@@ -141,7 +141,7 @@ row("conv/halo", h200("h200-conv-layers.jsonl"),
     "results, a line, each box of it, a line of a box that waits, a box, bytes of it a cycle; times as long with one stage, for each "
     "consumer below four; cycles of a block, bytes of filters a cycle; the share that is not hidden of work or memory, the "
     "shorter of both; instructions of 8 elements that are made, and those of one for each that its functions are counted with; times as "
-    "long with filters of several planes (h100-regrets.jsonl)",
+    "long with products of filters of several planes (h100-regrets.jsonl)",
     ("start", "piece", "function"),
     start=2e-6, planes=0.72, piece=40, function=0.4, product=36, results=40, line=75, box=25, waiting=100, late=1130, late_bytes=55,
     one_stage=1.25, consumer=0.015, block=4000, filters=48, exposed=0.05)
@@ -153,7 +153,7 @@ row("conv/implicit_gemm", h100("h100-regrets.jsonl"),
 row("conv/implicit_wgmma", h200("h200-conv-fwd-unet-float16.jsonl"),
     "bytes of pixels that a multiprocessor gets in a microsecond, how much longer with depth, and with rows that are partly zeros: layers "
     "of 64 and 32 channels (h200-conv-fwd-conv3d-float16.jsonl)",
-    l2=56e3, deeper=1.1, partly=1.6)
+    rows=0.1, l2=77e3, deeper=1.1, partly=1.6)
 row("conv/filter_wgmma", h200("h200-conv.md"),
     "bytes a clock and multiprocessor of the L2: 64x576 tiles of 64 channels at 6.4 TB/s, 64x192 at 11.5, 64x128 at 14.5; times as long "
     "with copies of half the width, a guess; s of a launch; cycles that making takes of a stage, of each box of 64 pixels by the "
@@ -196,8 +196,10 @@ row("conv/col2im", GUESSED,
     "instructions of a thread, an element of it, a row of taps, a tap, at a stride",
     thread=110, element=6, row=40, tap=10, strided=10)
 row("conv/im2col_gemm", h100("h100-weak-spots-conv.jsonl"),
-    "times as long for backward data of fewer than 8 channels, with channels last: 4x3x512x512, 32x3x224x224",
-    few=1.7)
+    "times as long for backward data of fewer than 8 channels, with channels last: 4x3x512x512, 32x3x224x224; the rate at which the L2 "
+    "serves sectors, over the memory's, where neighbouring threads read pixels whose channels are contiguous; s of a column of a product "
+    "of few rows (h100-record.jsonl.gz)",
+    few=1.7, sectors=1.3, column=1.5e-11)
 
 
 # ---- attention
