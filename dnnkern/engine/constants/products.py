@@ -198,8 +198,8 @@ row("conv/col2im", GUESSED,
 row("conv/im2col_gemm", h100("h100-weak-spots-conv.jsonl"),
     "times as long for backward data of fewer than 8 channels, with channels last: 4x3x512x512, 32x3x224x224; the rate at which the L2 "
     "serves sectors, over the memory's, where neighbouring threads read pixels whose channels are contiguous; s of a column of a product "
-    "of few rows (h100-record.jsonl.gz)",
-    few=1.7, sectors=1.3, column=1.5e-11)
+    "of few rows (h100-record.jsonl.gz); times as long where windows are patches: no GPU has timed it", ("patches",),
+    few=1.7, patches=1.5, sectors=1.3, column=1.5e-11)
 
 
 # ---- attention
