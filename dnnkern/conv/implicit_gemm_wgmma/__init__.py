@@ -48,6 +48,7 @@ from ...host.memo import remembered
 from ...host.tensor import Tensor
 from .._prologue import making_of_image, prologue_refusal
 from .._states import states_of
+from .._taps import skipped_bytes
 from .kernel import (OutputPixels, Specialisation, TileDivisors, Walk, WalkAxis, make_epilogue_params, make_kept, make_loader, make_locate,
                      make_sink)
 from .made import make_pixel_rows
@@ -188,7 +189,7 @@ def estimate(problem, device, config):
     work = ((waves - 1) * further + waves * steps * step) * 1e-6 * (WGMMA.clock / device.clock_hz)
     _, _, _, _, across = _tiles(parts, tile, problem.groups)
     covered = across * tile.bn / parts.columns if across > 1 else 1.0  # times the channels of the result, as in `product_seconds`
-    skipped, image = _skipped(problem, parts), parts.image.tensor.nbytes
+    skipped, image = skipped_bytes(problem), parts.image.tensor.nbytes
     moved = (problem.bytes - skipped + WGMMA.again * (across - 1) * (image - skipped)) * (0.5 + 0.5 * covered)
     memory = moved / (WGMMA.bandwidth * device.bandwidth)
     if _store_of(problem) in ("direct", "matrix"):
@@ -204,14 +205,6 @@ def _crossing_step(parts, tile, tiles):
     """Microseconds of a step of so many tiles at once, of whose rows some begin anywhere in the lines of the L2, see `crossing_step`."""
     lines = tile.bm * parts.image.crosses + tile.bn / tile.cluster * parts.filter.crosses
     return 1e6 * ROW * lines * tiles / WGMMA.crossing
-
-
-def _skipped(problem, parts):
-    """Bytes of pixels that no window covers: those between the taps of a filter that is smaller than its stride."""
-    covered = 1.0
-    for taps, stride in zip(problem.filter, problem.strides if problem.op == "conv_fwd" else ()):
-        covered *= min(1.0, taps / stride)
-    return (1.0 - covered) * parts.image.tensor.nbytes
 
 
 @remembered

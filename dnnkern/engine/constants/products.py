@@ -146,24 +146,24 @@ row("conv/halo", h200("h200-conv-layers.jsonl"),
     start=2e-6, planes=0.72, piece=40, function=0.4, product=36, results=40, line=75, box=25, waiting=100, late=1130, late_bytes=55,
     one_stage=1.25, consumer=0.015, block=4000, filters=48, exposed=0.05)
 row("conv/implicit_gemm", h100("h100-regrets.jsonl"),
-    "times as long as a product, for the gathering; least share of k that counts; times as long by mma.sync for gradients by filters, by "
-    "images of fewer than 8 channels",
+    "s of the gathering before the first and after the last step (h100-record.jsonl.gz); times as long as a product, for the gathering; "
+    "least share of k that counts; times as long by mma.sync for gradients by filters, by images of fewer than 8 channels",
     ("gather", "least_share"),
-    gather=1.1, least_share=0.1, filter_mma=1.6, few_mma=1.2)
+    start=1.2e-6, gather=1.1, least_share=0.1, filter_mma=1.6, few_mma=1.2)
 row("conv/implicit_wgmma", h200("h200-conv-fwd-unet-float16.jsonl"),
     "bytes of pixels that a multiprocessor gets in a microsecond, how much longer with depth, and with rows that are partly zeros: layers "
     "of 64 and 32 channels (h200-conv-fwd-conv3d-float16.jsonl)",
     rows=0.1, l2=77e3, deeper=1.1, partly=1.6)
 row("conv/filter_wgmma", h200("h200-conv.md"),
-    "bytes a clock and multiprocessor of the L2: 64x576 tiles of 64 channels at 6.4 TB/s, 64x192 at 11.5, 64x128 at 14.5; times as long "
-    "with copies of half the width, a guess; s of a launch; cycles that making takes of a stage, of each box of 64 pixels by the "
+    "bytes a clock and multiprocessor of the L2: 64x576 tiles of 64 channels at 6.4 TB/s, 64x192 at 11.5, 64x128 at 14.5; bytes a second "
+    "that a multiprocessor gets, times as long with copies of half the width (h100-record.jsonl.gz); s of a launch; cycles that making takes of a stage, of each box of 64 pixels by the "
     "channels of a copy, and of it for each instruction that its functions are counted with (an H100, `bench graph --only wgrad`); times "
     "as long with filters of several planes, 64 of them a tile (h200-conv-bwd-filter-conv3d-float16.jsonl, h100-regrets.jsonl)",
-    ("narrow", "start", "stage", "box", "function"),
-    planes=1.74, l2=24.5, narrow=0.1, start=3e-6, stage=200, box=440, function=15)
+    ("start", "stage", "box", "function"),
+    planes=1.74, l2=24.5, arrives=95e9, narrow=0.4, start=3e-6, stage=200, box=440, function=15)
 row("conv/stream_k", h100("h100-weak-spots-conv.jsonl"),
-    "times as long where tiles have a head of their own: 32x512x28x28 by 128x256",
-    heads=1.12)
+    "bytes a second of all blocks that are in the line where tiles have heads: each reads pixels of its own (h100-record.jsonl.gz)",
+    line=3.4e12)
 row("conv/channels_last", h100("h100-weak-spots-conv.jsonl"),
     "s of an element of a filter's gradient whose channels are apart: 512x512x3x3 (the rest is as counted)", ("apart",),
     apart=1.2e-11)
