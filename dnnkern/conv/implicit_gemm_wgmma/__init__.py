@@ -202,9 +202,11 @@ def estimate(problem, device, config):
 
 
 def _crossing_step(parts, tile, tiles):
-    """Microseconds of a step of so many tiles at once, of whose rows some begin anywhere in the lines of the L2, see `crossing_step`."""
-    lines = tile.bm * parts.image.crosses + tile.bn / tile.cluster * parts.filter.crosses
-    return 1e6 * ROW * lines * tiles / WGMMA.crossing
+    """Microseconds of a step of so many tiles at once where rows begin anywhere in the lines of the L2, which are two for each then, see
+    `crossing_step`; 0 where none does."""
+    image, filter = parts.image.crosses, parts.filter.crosses
+    lines = tile.bm * (1 + image) + tile.bn / tile.cluster * (1 + filter) if image or filter else 0
+    return 1e6 * ROW * lines / 2 * tiles / WGMMA.crossing
 
 
 @remembered

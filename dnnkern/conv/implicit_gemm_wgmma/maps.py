@@ -219,14 +219,15 @@ def any_stride(shape, strides, itemsize):
 
 
 def crosses_lines(array):
-    """Whether rows of an array, or of its copy, begin anywhere in the lines of the L2, so that what a step reads of a row crosses one."""
-    steps = (s * array.tensor.itemsize for n, s in zip(array.shape, array.read_strides) if n > 1 and s != 1)
-    return any(step % ROW and ROW % step for step in steps if step)
+    """Whether what a step reads of a row of an array, or of its copy, may lie in two lines of the L2, since rows begin anywhere in them."""
+    steps = [s * array.tensor.itemsize for n, s in zip(array.shape, array.read_strides) if n > 1 and s != 1]
+    contiguous = next((n for n, s in zip(array.shape, array.read_strides) if s == 1), 1)
+    return min(ROW, contiguous * array.tensor.itemsize) > math.gcd(ROW, *steps)
 
 
 def padded_strides(shape, itemsize):
-    """Row-major strides, in elements, of an array whose rows begin at multiples of 16 bytes."""
-    per = 16 // itemsize
+    """Row-major strides, in elements, of an array whose rows begin at multiples of 16 bytes, and of more than 128 at lines of the L2."""
+    per = (ROW if shape[-1] * itemsize > ROW else 16) // itemsize
     strides, step = [1], ceil_div(shape[-1], per) * per
     for n in reversed(shape[1:-1]):
         strides.append(step)

@@ -76,10 +76,10 @@ row("conv/naive", h100("h100-regrets.jsonl"),
     start=4e-6, chain=100, filter_chain=400, l1=16, resident=1024, tap=220, channel=20)
 row("conv/direct", h200("h200-conv.md"),
     "s of a launch and its ends; instructions over multiply-adds, times as many forward (h200-conv-layers.jsonl), of loads for each pixel, "
-    "filter; instructions that bring an element in; of a thread besides (h100-record.jsonl.gz); blocks of a multiprocessor, those that "
-    "are enough; times as long with a strided gradient; share of the memory's rate",
+    "filter; instructions that bring an element in; of a thread besides, s that it waits for a load (h100-record.jsonl.gz); blocks of a "
+    "multiprocessor, those that are enough; times as long with a strided gradient; share of the memory's rate",
     ("start", "blocks", "stage"),
-    start=5e-6, thread=350, slower=1.3, forward=2.2, pixel=0.6, filter=2, stage=30, blocks=4, enough=2, strided=1.1, rate=0.6)
+    start=5e-6, thread=350, load=3.9e-7, slower=1.3, forward=2.2, pixel=0.6, filter=2, stage=30, blocks=4, enough=2, strided=1.1, rate=0.6)
 row("conv/depthwise", h200("h200-conv-fwd-depthwise-float16.jsonl"),
     "s of a launch and its ends; instructions of a thread forward, of one of backward filter, of a load; bytes a clock of the L1; share "
     "of halos read again, with rows at run time; share of the memory's rate of 8 bytes, of fewer, of channels, of planes; times as long "
@@ -93,11 +93,11 @@ row("conv/depthwise_filter", h200("h200-conv-bwd-filter-unet-float16.jsonl"),
 row("conv/depthwise_rows", h200("h200-conv-variants.json"),
     "s of a launch and its ends; share of the bandwidth: 36.5 us predicted of 3x3 on 64x144x56x56, 35.4 measured; times as long where "
     "blocks share sectors: 3x3 on 64x144x56x56, 144 bytes of channels a block; taps read again; instructions of an element of windows, of "
-    "a step, of an output, of backward filter; times as long as counted with 16 warps; share of halos read again; exponent of the norm; s "
-    "of the sum's launch; of low images, s of a block that follows others, of filters that a thread has in flight together, times as long "
+    "a step, of an output, of backward filter; times as long as counted with 16 warps; exponent of what shared memory "
+    "serves a load several times (h100-record.jsonl.gz); share of halos read again; exponent of the norm; s of the sum's launch; of low images, s of a block that follows others, of filters that a thread has in flight together, times as long "
     "with few taps, for gradients of filters with many taps and with few (h100-weak-spots-conv.jsonl)", ("start", "power", "sum_launch"),
     block=0.4e-6, batch=0.75e-6, low=0.65, many=1.6, few=0.85, start=5e-6, rate=0.85, sectors=1.18, taps_again=0.25, window=1.4, step=42,
-    output=1.0, filter_output=1.4, slower=1.3, warps=16.0, tap_cycles=16, halo=0.25, power=3, sum_launch=2.5e-6)
+    output=1.0, filter_output=1.4, slower=1.3, warps=16.0, conflicts=0.27, tap_cycles=16, halo=0.25, power=3, sum_launch=2.5e-6)
 row("conv/bias_naive", GUESSED,
     "s of a launch and its ends; cycles of a load; threads of a multiprocessor",
     start=4e-6, load=300, resident=2048)
