@@ -55,7 +55,7 @@ PATCHES = {  # whether the product writes dx itself, with channels last
 @pytest.mark.parametrize("last", (0, 1))
 @pytest.mark.parametrize("more, in_place", PATCHES.values(), ids=PATCHES)
 def test_patches(more, in_place, last):
-    """Windows that do not overlap: a product whose columns are moved to their place, no sums; exact, of three images two at a time."""
+    """Windows that do not overlap: a product whose columns are transposed, no sums; exact, of three images two at a time."""
     more = dict(dict(size=(3, 3, 4, 9), filter=(2, 3), stride=(2, 3), dtype="float32"), **more)
     size, taps, dtype = more.pop("size"), more.pop("filter"), more.pop("dtype")
     case = Conv("patches", "conv_bwd_data", size, 6, taps, dtype, **more)
@@ -68,7 +68,7 @@ def test_patches(more, in_place, last):
     assert (patches_matrix(problem, last) is not None) == (in_place and bool(last))
 
 
-@pytest.mark.parametrize("more", [dict(stride=(2, 2)), dict(padding=1), dict(dilation=(1, 2), stride=(2, 3)), dict(beta=1.0), dict(alpha=2.0),
+@pytest.mark.parametrize("more", [dict(stride=(2, 2)), dict(padding=1), dict(dilation=(1, 2)), dict(beta=1.0), dict(alpha=2.0),
                                   dict(size=(3, 3, 5, 9)), dict(bias=True, transposed=True)], ids=str)
 def test_other_windows_are_no_patches(more):
     more = dict(dict(size=(3, 3, 4, 9), stride=(2, 3)), **more)

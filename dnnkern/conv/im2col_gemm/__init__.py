@@ -12,7 +12,7 @@ are the product's columns; or last, [image, position][tap, channel], so that the
 - Whole images at a time: where the columns of all would exceed a bound, the batch is processed in slices; small slices stay in the L2.
   conv_bwd_filter then adds the slices' products in the workspace.
 - Where windows are patches, which do not overlap and cover the image, each pixel has one column. Then columns of conv_bwd_data have the
-  result's type, and are pixels in another order: a transposition puts them in place, or the product writes them there.
+  result's type, and are pixels in another order: they are transposed, or the product writes them where they belong.
 - What a product cannot read or write in place is packed first, or moved by a last pass: filters in the other order or flipped, dy whose
   images and positions are not one dimension, more than one addend of the result's shape.
 
@@ -127,7 +127,7 @@ def bound(problem, device):
     elements, k = {"conv_fwd": (p.pixels * p.k, p.c_group * p.taps), "conv_bwd_data": (columns, p.k_group),
                    "conv_bwd_filter": (p.k_group * p.c * p.taps, p.pixels)}[p.op]
     product = fastest_seconds(p.dtype, p.math, elements, k, nbytes + p.w.nbytes + p.y.nbytes, device)
-    moved = 0 if p.op == "conv_bwd_data" and is_of_patches(p) else nbytes + p.x.nbytes  # products may write patches to their place
+    moved = 0 if p.op == "conv_bwd_data" and is_of_patches(p) else nbytes + p.x.nbytes  # products may write patches where they belong
     return LAUNCH + memory_seconds(moved, device) + product
 
 
@@ -150,8 +150,8 @@ def _plan(problem, device, config):
 # ---- steps
 
 def _columns(plan, x, place, first, count, contiguous=False):
-    """Write the columns of some images; channels first, they are [image][channel, tap][place], or if `contiguous`
-    [channel, tap][image, place]."""
+    """Write the columns of some images; channels first, they are [image][channel, tap][position], or if `contiguous`
+    [channel, tap][image, position]."""
     p, last, images = plan.problem, plan.config.last, plan.config.images
     positions, length = p.pixels // p.n, p.c_group * p.taps
     at = x.place(first)

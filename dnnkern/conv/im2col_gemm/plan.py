@@ -58,7 +58,7 @@ class Plan(_Plan):
         self.add(seconds, lambda: im2col_launches(x, columns, *window, self.device, source=tuple(x_place), target=tuple(place)))
 
     def _sectors_seconds(self, x, columns):
-        """Of pixels that lie apart: each that a thread loads is a sector of its own. It loads a row of the image for several outputs."""
+        """Of pixels that lie apart: each that a thread loads is a sector of its own. A row of the image serves several outputs."""
         p = self.problem
         taps, stride, dilation, width = p.filter[2], p.strides[2], p.dilations[2], p.out[2]
         outputs = min(16 // x.itemsize, width & -width)
@@ -66,7 +66,7 @@ class Plan(_Plan):
         return Cost(l2=loads * min(SECTOR, x.strides[-1] * x.itemsize) / (COST.sectors * self.device.bandwidth))
 
     def patches(self, place, strides, first, count):
-        """The pixels of some images, whose columns are at a place: the windows of `is_of_patches`."""
+        """The pixels of some images from their columns, where windows are those of `is_of_patches`."""
         p, sizes, read, written = self.problem, *_patch_dims(self.problem, strides, count)
         offset = first * p.x_strides[0] * p.x.itemsize
         columns = Tensor(sizes, read, p.x.dtype)

@@ -93,11 +93,13 @@ row("conv/depthwise_filter", h200("h200-conv-bwd-filter-unet-float16.jsonl"),
 row("conv/depthwise_rows", h200("h200-conv-variants.json"),
     "s of a launch and its ends; share of the bandwidth: 36.5 us predicted of 3x3 on 64x144x56x56, 35.4 measured; times as long where "
     "blocks share sectors: 3x3 on 64x144x56x56, 144 bytes of channels a block; taps read again; instructions of an element of windows, of "
-    "a step, of an output, of backward filter; times as long as counted with 16 warps; exponent of what shared memory "
-    "serves a load several times (h100-record.jsonl.gz); share of halos read again; exponent of the norm; s of the sum's launch; of low images, s of a block that follows others, of filters that a thread has in flight together, times as long "
-    "with few taps, for gradients of filters with many taps and with few (h100-weak-spots-conv.jsonl)", ("start", "power", "sum_launch"),
+    "a step, of an output, of backward filter; times as long as counted with 16 warps; exponent of the times that "
+    "shared memory serves a load (h100-record.jsonl.gz); share of halos read again; exponent of the norm; s of the sum's launch; of low "
+    "images, s of a block that follows others, of filters that a thread has in flight together, times as long with few taps, for gradients "
+    "of filters with many taps and with few (h100-weak-spots-conv.jsonl)", ("start", "power", "sum_launch"),
     block=0.4e-6, batch=0.75e-6, low=0.65, many=1.6, few=0.85, start=5e-6, rate=0.85, sectors=1.18, taps_again=0.25, window=1.4, step=42,
-    output=1.0, filter_output=1.4, slower=1.3, warps=16.0, conflicts=0.27, tap_cycles=16, halo=0.25, power=3, sum_launch=2.5e-6)
+    output=1.0, filter_output=1.4, slower=1.3, warps=16.0, conflicts=0.27,
+    tap_cycles=16, halo=0.25, power=3, sum_launch=2.5e-6)
 row("conv/bias_naive", GUESSED,
     "s of a launch and its ends; cycles of a load; threads of a multiprocessor",
     start=4e-6, load=300, resident=2048)
@@ -151,14 +153,14 @@ row("conv/implicit_gemm", h100("h100-regrets.jsonl"),
     ("gather", "least_share"),
     start=1.2e-6, gather=1.1, least_share=0.1, filter_mma=1.6, few_mma=1.2)
 row("conv/implicit_wgmma", h200("h200-conv-fwd-unet-float16.jsonl"),
-    "bytes of pixels that a multiprocessor gets in a microsecond, how much longer with depth, and with rows that are partly zeros: layers "
-    "of 64 and 32 channels (h200-conv-fwd-conv3d-float16.jsonl)",
+    "us of a copy of pixels (h100-record.jsonl.gz), bytes of them that a multiprocessor gets in a microsecond, how much longer with depth, "
+    "and with rows that are partly zeros: layers of 64 and 32 channels (h200-conv-fwd-conv3d-float16.jsonl)",
     rows=0.1, l2=77e3, deeper=1.1, partly=1.6)
 row("conv/filter_wgmma", h200("h200-conv.md"),
     "bytes a clock and multiprocessor of the L2: 64x576 tiles of 64 channels at 6.4 TB/s, 64x192 at 11.5, 64x128 at 14.5; bytes a second "
-    "that a multiprocessor gets, times as long with copies of half the width (h100-record.jsonl.gz); s of a launch; cycles that making takes of a stage, of each box of 64 pixels by the "
-    "channels of a copy, and of it for each instruction that its functions are counted with (an H100, `bench graph --only wgrad`); times "
-    "as long with filters of several planes, 64 of them a tile (h200-conv-bwd-filter-conv3d-float16.jsonl, h100-regrets.jsonl)",
+    "that a multiprocessor gets, times as long with copies of half the width (h100-record.jsonl.gz); s of a launch; cycles that making "
+    "takes of a stage, of each box of 64 pixels by the channels of a copy, and of it for each instruction that its functions are counted with (an "
+    "H100, `bench graph --only wgrad`); times as long with filters of several planes, 64 of them a tile (h200-conv-bwd-filter-conv3d-float16.jsonl, h100-regrets.jsonl)",
     ("start", "stage", "box", "function"),
     planes=1.74, l2=24.5, arrives=95e9, narrow=0.4, start=3e-6, stage=200, box=440, function=15)
 row("conv/stream_k", h100("h100-weak-spots-conv.jsonl"),
