@@ -159,8 +159,9 @@ row("conv/implicit_wgmma", h200("h200-conv-fwd-unet-float16.jsonl"),
 row("conv/filter_wgmma", h200("h200-conv.md"),
     "bytes a clock and multiprocessor of the L2: 64x576 tiles of 64 channels at 6.4 TB/s, 64x192 at 11.5, 64x128 at 14.5; bytes a second "
     "that a multiprocessor gets, times as long with copies of half the width (h100-record.jsonl.gz); s of a launch; cycles that making "
-    "takes of a stage, of each box of 64 pixels by the channels of a copy, and of it for each instruction that its functions are counted with (an "
-    "H100, `bench graph --only wgrad`); times as long with filters of several planes, 64 of them a tile (h200-conv-bwd-filter-conv3d-float16.jsonl, h100-regrets.jsonl)",
+    "takes of a stage, of each box of 64 pixels by the channels of a copy, and of it for each instruction that its functions are counted "
+    "with (an H100, `bench graph --only wgrad`); times as long with filters of several planes, 64 of them a tile "
+    "(h200-conv-bwd-filter-conv3d-float16.jsonl, h100-regrets.jsonl)",
     ("start", "stage", "box", "function"),
     planes=1.74, l2=24.5, arrives=95e9, narrow=0.4, start=3e-6, stage=200, box=440, function=15)
 row("conv/stream_k", h100("h100-weak-spots-conv.jsonl"),
