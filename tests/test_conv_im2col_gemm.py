@@ -49,6 +49,7 @@ PATCHES = {  # whether the product writes dx itself, with channels last
     "f16": (dict(dtype="float16", layout="NHWC"), False), "f16-to-f32": (dict(dtype="float16", out_dtype="float32"), False),
     "rows": (dict(size=(3, 3, 4, 9), stride=(1, 3), filter=(1, 3), layout="NHWC"), True),
     "1d": (dict(size=(3, 6, 12), stride=3, filter=(3,), dtype="bfloat16", layout="NHWC"), True),
+    "one-dy": (dict(size=(3, 6, 12), stride=3, filter=(3,), dtype="float16", layout="NHWC", lay={"y": {"expand": (0,)}}), True),
     "3d": (dict(size=(3, 3, 4, 4, 3), stride=(2, 2, 1), filter=(2, 2, 1), layout="NHWC"), False)}
 
 

@@ -127,15 +127,19 @@ def bound(problem, device):
     elements, k = {"conv_fwd": (p.pixels * p.k, p.c_group * p.taps), "conv_bwd_data": (columns, p.k_group),
                    "conv_bwd_filter": (p.k_group * p.c * p.taps, p.pixels)}[p.op]
     product = fastest_seconds(p.dtype, p.math, elements, k, nbytes + p.w.nbytes + p.y.nbytes, device)
-    moved = 0 if p.op == "conv_bwd_data" and is_of_patches(p) else nbytes + p.x.nbytes  # products may write patches where they belong
-    return LAUNCH + memory_seconds(moved, device) + product
+    return product if _is_product(p) else LAUNCH + memory_seconds(nbytes + p.x.nbytes, device) + product
+
+
+def _is_product(problem):
+    """Whether the product of conv_bwd_data may write dx, with channels last."""
+    return problem.op == "conv_bwd_data" and is_of_patches(problem) and patches_matrix(problem, True) is not None
 
 
 def config_bound(problem, device, config):
     """And a launch for each further slice; of the best product, where this is the second."""
     if config.product:
         return estimate(problem, device, replace(config, product=0))
-    return bound(problem, device) + LAUNCH * (len(slices(problem, config.images)) - 1)
+    return bound(problem, device) + (0 if _is_product(problem) else LAUNCH * (len(slices(problem, config.images)) - 1))
 
 
 def build(problem, device, config):
@@ -273,7 +277,7 @@ def _backward_data(problem, device, config):
         if step:
             offset = first * p.x_strides[0] * p.x.itemsize
             to = Place("x", offset)
-            matrix = Tensor(matrix.shape, (0, count * positions * step, step, 1), dtype, alignment_at(p.x.alignment, offset))
+            matrix = Tensor(matrix.shape, (0, positions * step, step, 1), dtype, alignment_at(p.x.alignment, offset))
         if last:
             plan.product({"a": dy.place(first), "b": w_place, "y": to}, a=given, b=_by_group(w), y=matrix)
         else:

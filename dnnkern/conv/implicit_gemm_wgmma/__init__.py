@@ -194,6 +194,8 @@ def estimate(problem, device, config):
     memory = moved / (WGMMA.bandwidth * device.bandwidth)
     if _store_of(problem) in ("direct", "matrix"):
         memory += problem.output.nbytes / device.bandwidth
+    if tile.ping_pong and (problem.residual or problem.beta):
+        memory *= COST.turns
     copies = sum(_copy_seconds(array, device) for array in (parts.image, parts.filter) if array.packed)
     states = states_bytes(_states(problem, device, tile), WARP_ROWS, tile.bn)
     finish = states_seconds(states, device)

@@ -154,8 +154,9 @@ row("conv/implicit_gemm", h100("h100-regrets.jsonl"),
     start=1.2e-6, gather=1.1, least_share=0.1, filter_mma=1.6, few_mma=1.2)
 row("conv/implicit_wgmma", h200("h200-conv-fwd-unet-float16.jsonl"),
     "us of a copy of pixels (h100-record.jsonl.gz), bytes of them that a multiprocessor gets in a microsecond, how much longer with depth, "
-    "and with rows that are partly zeros: layers of 64 and 32 channels (h200-conv-fwd-conv3d-float16.jsonl)",
-    rows=0.1, l2=77e3, deeper=1.1, partly=1.6)
+    "and with rows that are partly zeros: layers of 64 and 32 channels (h200-conv-fwd-conv3d-float16.jsonl); times the memory of tiles in "
+    "turns, which add an array (h100-record.jsonl.gz)",
+    rows=0.1, l2=77e3, deeper=1.1, partly=1.6, turns=1.1)
 row("conv/filter_wgmma", h200("h200-conv.md"),
     "bytes a clock and multiprocessor of the L2: 64x576 tiles of 64 channels at 6.4 TB/s, 64x192 at 11.5, 64x128 at 14.5; bytes a second "
     "that a multiprocessor gets, times as long with copies of half the width (h100-record.jsonl.gz); s of a launch; cycles that making "
