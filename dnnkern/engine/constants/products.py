@@ -100,6 +100,10 @@ row("conv/depthwise_rows", h200("h200-conv-variants.json"),
     block=0.4e-6, batch=0.75e-6, low=0.65, many=1.6, few=0.85, start=5e-6, rate=0.85, sectors=1.18, taps_again=0.25, window=1.4, step=42,
     output=1.0, filter_output=1.4, slower=1.3, warps=16.0, conflicts=0.27,
     tap_cycles=16, halo=0.25, power=3, sum_launch=2.5e-6)
+row("conv/depthwise_images", GUESSED,
+    "s of a launch and its ends; instructions of an element that is loaded, of a tap; s that an image waits; share of the memory's rate; s "
+    "of the sum's launch; times as long: no GPU has timed it",
+    start=3e-6, element=4, tap=12, wait=2e-6, rate=0.7, sum_launch=2.5e-6, unmeasured=1.5)
 row("conv/bias_naive", GUESSED,
     "s of a launch and its ends; cycles of a load; threads of a multiprocessor",
     start=4e-6, load=300, resident=2048)
