@@ -190,6 +190,9 @@ row("conv/pixel_columns", h100("h100-weak-spots-conv.jsonl"),
 row("conv/merged_groups", GUESSED,
     "s of the launch that spreads the filters", ("spread",),
     spread=2.5e-6)
+row("conv/widened", GUESSED,
+    "times as long: no GPU has timed it",
+    unmeasured=1.5)
 row("conv/winograd", h200("h200-conv-fwd-float32_3x3-float32.jsonl"),
     "s of both launches; times that the filter's transform moves it; times as long as counted: seven layers with the first tile",
     ("start", "filter"),
