@@ -192,7 +192,7 @@ row("conv/merged_groups", GUESSED,
     spread=2.5e-6)
 row("conv/widened", GUESSED,
     "times as long: no GPU has timed it",
-    unmeasured=1.5)
+    unmeasured=1.7)
 row("conv/winograd", h200("h200-conv-fwd-float32_3x3-float32.jsonl"),
     "s of both launches; times that the filter's transform moves it; times as long as counted: seven layers with the first tile",
     ("start", "filter"),
