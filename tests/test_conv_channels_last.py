@@ -22,6 +22,11 @@ CASES = {
     "dy-last": dict(size=(2, 64, 5, 6), k=64, filter=(3, 3), padding=1, lay={"y": LAST}),
     "gaps": dict(size=(2, 16, 5, 6), k=16, filter=(3, 3), padding=1, lay={"x": {"gap": 3}, "w": {"gap": 1}, "y": {"gap": 2}}),
     "misaligned": dict(size=(2, 16, 5, 6), k=16, filter=(1, 3), layout="NHWC", lay={"x": {"misaligned": 1}}),
+    "odd-channels": dict(size=(2, 13, 5, 6), k=19, filter=(3, 2), padding=1, layout="NHWC"),
+    "odd-of-two-lines": dict(size=(1, 70, 3, 5), k=67, filter=(1, 3), padding=1, layout="NHWC", dtype="float16"),
+    "odd-channels-first": dict(size=(2, 9, 4, 5), k=21, filter=(2, 2), alpha=0.5),
+    "odd-filters": dict(size=(2, 16, 5, 6), k=12, filter=(3, 3), padding=1, layout="NHWC"),
+    "pixels-apart": dict(size=(2, 16, 5, 6), k=16, filter=(3, 3), layout="NHWC", lay={"x": {"gap": 3}}),
     "float32-results": dict(size=(2, 32, 5, 6), k=16, filter=(3, 3), padding=1, out_dtype="float32", alpha=2.0, beta=1.0)}
 
 
@@ -30,14 +35,15 @@ def test_each_kernel_that_reads_copies(id):
     case = Conv(id, "conv_bwd_filter", **{"dtype": "bfloat16", **CASES[id]})
     problem, device = case.problem(), contract.device()
     assert contract.refusal(ALGORITHM, problem) is None
-    assert "".join(_copies(problem)) == {"x-last": "y", "dy-last": "x", "misaligned": "x"}.get(id, "xy")
+    assert "".join(_copies(problem)) == {"x-last": "y", "dy-last": "x", "misaligned": "x", "odd-filters": "y",
+                                         "pixels-apart": "x"}.get(id, "xy")
     names = {}
     for config in ALGORITHM.configs(problem, device):
         names.setdefault(config.name, config)
     filters = {config.filter: config for config in ALGORITHM.configs(problem, device)}
     assert (True in filters) == (case.beta == 0 and case.layout == "NCHW")
     assert ("slabs_wgmma" in names) == ("slabs" in id or id in ("x-last", "dy-last")), names
-    assert ("grouped" in names) == (id in ("grouped", "3d", "flipped", "gaps", "misaligned"))
+    assert ("grouped" in names) == (id in ("grouped", "3d", "flipped", "gaps", "misaligned", "pixels-apart"))
     for config in dict.fromkeys((*names.values(), *filters.values())):
         with contract.registered(replace(ALGORITHM, config=config)) as mine:
             contract.check_exact(mine, case)

@@ -6,6 +6,8 @@ import contract
 import pytest
 from cases._conv import Conv
 
+from dnnkern.conv._parse import parse_problem
+from dnnkern.conv.depthwise import filter_images
 from dnnkern.conv.depthwise.rows_plan import RowsConfig, row_configs, row_launch, row_sums_launch
 from dnnkern.conv.depthwise import ALGORITHMS
 
@@ -87,3 +89,32 @@ def test_strips_are_long():
             steps, *more_of = [a.value for a in launch.arguments if a.type == "int32"]
             assert steps > config.stages, (op, str(config), steps)
             assert op != "conv_bwd_filter" or more_of[1] > more_of[2], "tasks and splits"
+
+
+IMAGES = [
+    ((9, 40, 7, 7), (7, 7), dict(padding=3, dtype="bfloat16")),
+    ((5, 33, 7, 7), (3, 3), dict(padding=1, dtype="float32", mode="convolution")),
+    ((3, 8, 6, 5), (4, 2), dict(padding=((1, 2), (0, 1)), dtype="float16", out_dtype="float32", alpha=2.0, beta=1.0)),
+    ((4, 16, 4, 8), (2, 3), dict(padding=0, dtype="float16")),
+    ((2, 8, 3, 3), (5, 5), dict(padding=4, dtype="bfloat16")),
+]
+
+
+@pytest.mark.parametrize("splits", (1, 2))
+@pytest.mark.parametrize("size, taps, more", IMAGES)
+def test_whole_images(size, taps, more, splits, monkeypatch):
+    """Sums of warps and of splits, whose last images and channels are cut off; every product inside the image, and no other."""
+    case = Conv("images", "conv_bwd_filter", size, size[1], taps, groups=size[1], layout="NHWC", **more)
+    monkeypatch.setattr(filter_images, "_splits", lambda p, device, config: splits)
+    algorithm = next(a for a in ALGORITHMS if a.op == "conv_bwd_filter")
+    config, = filter_images.image_configs(case.problem())
+    with contract.registered(replace(algorithm, config=config)) as mine:
+        contract.check(mine, case)
+
+
+@pytest.mark.parametrize("words", [
+    "2x64x14x14 k64 3x3 p1 g64 bf16 nhwc", "2x64x7x7 k64 3x3 p1 g64 bf16 nchw", "2x64x7x7 k64 3x3 p1 g64 f64 nhwc",
+    "2x64x8x8 k64 3x3 s2 p1 g64 bf16 nhwc", "2x64x7x7 k64 3x3 p2 d2 g64 bf16 nhwc", "2x64x7x7 k128 3x3 p1 g64 bf16 nhwc",
+    "2x64x2x5x5 k64 1x3x3 p0x1x1 g64 bf16 nhwc"])
+def test_other_problems_have_no_whole_images(words):
+    assert filter_images.image_configs(parse_problem(words.split(), "conv_bwd_filter")) == []

@@ -8,6 +8,7 @@ from cases._conv import Conv
 from dnnkern.engine.plan import collapsed
 from dnnkern.conv._parse import parse_problem
 from dnnkern.conv.im2col_gemm import ALGORITHMS, MOST_WORKSPACE, Config, configs, workspace
+from dnnkern.conv.im2col_gemm.plan import is_of_patches, patches_matrix
 
 ALL = dict(bias=True, residual=True, activation="relu")
 LAST = {"order": (0, 2, 3, 1)}
@@ -40,6 +41,40 @@ def test_slices_and_orders(op, more, config):
     algorithm = next(a for a in ALGORITHMS if a.op == op)
     with contract.registered(replace(algorithm, config=config)) as mine:
         contract.check_exact(mine, case)
+
+
+PATCHES = {  # whether the product writes dx itself, with channels last
+    "nhwc": (dict(layout="NHWC"), False), "nchw": (dict(), False), "groups": (dict(groups=3, layout="NHWC"), False),
+    "flipped": (dict(mode="convolution"), False), "apart": (dict(lay={"x": {"gap": 3}}), False),
+    "f16": (dict(dtype="float16", layout="NHWC"), False), "f16-to-f32": (dict(dtype="float16", out_dtype="float32"), False),
+    "rows": (dict(size=(3, 3, 4, 9), stride=(1, 3), filter=(1, 3), layout="NHWC"), True),
+    "1d": (dict(size=(3, 6, 12), stride=3, filter=(3,), dtype="bfloat16", layout="NHWC"), True),
+    "one-dy": (dict(size=(3, 6, 12), stride=3, filter=(3,), dtype="float16", layout="NHWC", lay={"y": {"expand": (0,)}}), True),
+    "3d": (dict(size=(3, 3, 4, 4, 3), stride=(2, 2, 1), filter=(2, 2, 1), layout="NHWC"), False)}
+
+
+@pytest.mark.parametrize("last", (0, 1))
+@pytest.mark.parametrize("more, in_place", PATCHES.values(), ids=PATCHES)
+def test_patches(more, in_place, last):
+    """Windows that do not overlap: a product whose columns are transposed, no sums; exact, of three images two at a time."""
+    more = dict(dict(size=(3, 3, 4, 9), filter=(2, 3), stride=(2, 3), dtype="float32"), **more)
+    size, taps, dtype = more.pop("size"), more.pop("filter"), more.pop("dtype")
+    case = Conv("patches", "conv_bwd_data", size, 6, taps, dtype, **more)
+    algorithm = next(a for a in ALGORITHMS if a.op == "conv_bwd_data")
+    with contract.registered(replace(algorithm, config=Config(last, 2))) as mine:
+        contract.check_exact(mine, case)
+        problem = case.problem()
+        kernels = [launch.kernel.__name__ for launch in mine.build(problem, contract.device(), mine.config)]
+    assert not any("col2im" in name for name in kernels)
+    assert (patches_matrix(problem, last) is not None) == (in_place and bool(last))
+
+
+@pytest.mark.parametrize("more", [dict(stride=(2, 2)), dict(padding=1), dict(dilation=(1, 2)), dict(beta=1.0), dict(alpha=2.0),
+                                  dict(size=(3, 3, 5, 9)), dict(bias=True, transposed=True)], ids=str)
+def test_other_windows_are_no_patches(more):
+    more = dict(dict(size=(3, 3, 4, 9), stride=(2, 3)), **more)
+    case = Conv("others", "conv_bwd_data", more.pop("size"), 6, (2, 3), **more)
+    assert not is_of_patches(case.problem())
 
 
 @pytest.mark.parametrize("sizes, strides, step", [((2, 3), (6, 2), 2), ((2, 3), (8, 2), None), ((2, 1, 3), (3, 99, 1), 1),

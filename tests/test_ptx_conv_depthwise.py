@@ -5,7 +5,7 @@ from test_ptx import device
 
 from dnnkern import dispatch
 from dnnkern.conv._parse import parse_problem
-from dnnkern.conv.depthwise import UNROLLED
+from dnnkern.conv.depthwise import UNROLLED, filter_images
 
 # operation, problem, beginning of the configuration; loads of 16 bytes at least, multiply-adds exactly: taps x pixels x channels of a
 # thread, where all is unrolled
@@ -53,6 +53,15 @@ def test_loads_and_products(op, words, pick, loads, taps):
     assert len(wide) >= loads, code.opcodes("LDG")
     assert code.count("FFMA") == taps * config.th * config.tw * (config.vector if config.channels else 1)
     assert code.registers * launch.block[0] * config.blocks <= 65536
+
+
+@pytest.mark.parametrize("words, products", [("64x768x7x7 k768 7x7 p3 g768 bf16 nhwc", 37 ** 2),
+                                             ("64x960x7x7 k960 3x3 p1 g960 f16 nhwc", 19 ** 2)])
+def test_whole_images(words, products):
+    """Products inside the image alone, each pixel loaded once, and no loop but that over images and those of the sums at its end."""
+    code, launch, config, problem = _picked("conv_bwd_filter", words, "images")
+    assert code.count("FFMA") == products and len(code.opcodes("LDG")) == 2 * 49
+    assert not code.stack and code.registers * launch.block[0] * filter_images.BLOCKS <= 65536
 
 
 @pytest.mark.parametrize("op, words, pick, products, turns, instructions, registers", STEPS)

@@ -63,6 +63,16 @@ class Axis:
         return (1, self.stride) if self.backward else (self.stride, 1)
 
 
+def skipped_bytes(problem):
+    """Of x, those that no window reads: pixels between the taps of a filter that is smaller than its stride."""
+    if problem.op == "conv_bwd_data":
+        return 0.0
+    covered = 1.0
+    for taps, stride in zip(problem.filter, problem.strides):
+        covered *= min(1.0, taps / stride)
+    return (1.0 - covered) * problem.x.nbytes
+
+
 def make_axis(taps, stride, dilation, padding, backward, tile, vector=1):
     """(axis, shift): the shift of the windows is a kernel parameter, so that kernels depend on the padding as little as possible.
 

@@ -4,7 +4,8 @@
     dy [n, k, p, q] --transpose--> workspace [n, p, q, k] --+--wgmma, split-K--> dw, in its own order or by a transposition more
 
 Both operands of the product are read along pixels where channels come first, and the pixels of a tap begin anywhere, where neither TMA nor
-wgmma can begin. Copying costs what x and dy take to be read and written, most of it in the L2. What is channels last already is not copied.
+wgmma can begin. Copying costs what x and dy take to be read and written, most of it in the L2. What is channels last already is not copied,
+unless its channels are no multiple of eight: pixels of the copy are aligned.
 Large filters, whose elements would be written one by one, taps apart, are made with channels last, too, and transposed.
 
 It wins with 32 channels and more, whose products take longer than the copies. It loses to `implicit_gemm` and `im2col_gemm` with small
@@ -30,8 +31,10 @@ from .grouped import backward_filter as grouped
 COST = constants("conv/channels_last")
 
 KERNELS = {m.ALGORITHM.name: m.ALGORITHM for m in (implicit_gemm_wgmma, stream_k, slabs_wgmma, grouped)}
-MOST = 3   # configurations of each
-LINE = 16  # bytes that a part of the workspace is aligned to
+MOST = 3       # configurations of each
+LINE = 16      # bytes that a part of the workspace is aligned to
+VECTOR = 8     # elements of 16 bytes
+PER_LINE = 64  # and of a line of the L2
 
 
 @dataclass(frozen=True)
@@ -45,18 +48,33 @@ class Config:
         return f"{self.name} {self.config}" + ", filter" * self.filter
 
 
+def _pitch(channels):
+    """Elements from one pixel of a copy to the next: multiples of 16 bytes, which TMA takes; those of other numbers of channels begin at
+    lines of the L2, or divide one."""
+    if channels % VECTOR == 0:
+        return channels
+    return ceil_div(channels, PER_LINE) * PER_LINE if channels > PER_LINE else max(VECTOR, 1 << (channels - 1).bit_length())
+
+
 def _last(tensor, layout):
-    """A packed array of the same dimensions whose channels are innermost."""
+    """An array of the same dimensions whose channels are innermost, packed but for the ends of its pixels."""
     outer, channels, spatial = shape_of(tensor.shape, layout)
-    inner = Tensor.packed((outer, *spatial, channels), tensor.dtype).strides
+    inner = (*Tensor.packed((outer, *spatial, _pitch(channels)), tensor.dtype).strides[:-1], 1)
     return Tensor(tensor.shape, sizes_of(Shape(inner[0], inner[-1], inner[1:-1]), layout), tensor.dtype)
 
 
 @remembered
 def _copies(problem, filter=False):
     """{name: its copy} of x and dy, where channels are not contiguous, and of dw if `filter`."""
-    p, strides = problem, {"x": problem.x_strides[1], "y": problem.y_strides[1]}
-    names = [name for name in "xy" if strides[name] != 1 or getattr(p, name).alignment < 16]
+    p, strides = problem, {"x": problem.x_strides, "y": problem.y_strides}
+
+    def is_read(name):
+        """Whether TMA reads an array as it lies."""
+        n, c, *spatial = strides[name]
+        extents = p.n, *(p.image if name == "x" else p.out)
+        return c == 1 and getattr(p, name).alignment >= 16 and not any(
+            s % VECTOR for size, s in zip(extents, (n, *spatial)) if size > 1)
+    names = [name for name in "xy" if not is_read(name)]
     return {name: _last(getattr(p, name), p.layout) for name in names + ["w"] * filter}
 
 
@@ -82,7 +100,7 @@ def supports(problem):
     if not (p.x.size and p.y.size and p.w.size):
         return "arrays without elements"
     if not _copies(p):
-        return "channels are contiguous already"
+        return "channels are contiguous already, and pixels aligned"
     reasons = [f"{name}: {a.supports(_inner(p))}" for name, a in KERNELS.items()]
     return None if _able(p) else "; ".join(reasons)
 
@@ -104,7 +122,7 @@ def configs(problem, device):
 
 
 def _nbytes(tensor):
-    return ceil_div(tensor.nbytes, LINE) * LINE
+    return ceil_div(tensor.extent[1], LINE) * LINE
 
 
 def _sums(problem, device, config):
@@ -136,7 +154,8 @@ def estimate(problem, device, config):
         pair = (copy, p.w) if name == "w" else (getattr(p, name), copy)
         copies += float(_seconds(*pair, device))
     apart = 0.0 if config.filter or p.w_strides[1] == 1 else COST.apart * p.w.size
-    return Cost(pack=copies, reduction=apart) + Cost.of(KERNELS[config.name].estimate(_inner(p, config.filter), device, config.config))
+    cost = Cost(pack=copies, reduction=apart) + Cost.of(KERNELS[config.name].estimate(_inner(p, config.filter), device, config.config))
+    return cost.slowed(slower=COST.padded) if p.c % VECTOR or p.k % VECTOR else cost
 
 
 def build(problem, device, config):

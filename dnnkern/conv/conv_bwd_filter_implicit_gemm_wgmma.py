@@ -41,6 +41,7 @@ from ..host.tensor import Tensor
 from ._prologue import making_of_image, prologue_refusal
 from ._filter_wgmma import (WIDTHS, gradient, image_map, make_filter_loader, make_filter_locate, named, padded, pixel_stride,
                             place_arguments, shape_of, spatial_dims, types_refusal)
+from ._taps import skipped_bytes
 
 COST = constants("conv/filter_wgmma")
 
@@ -179,13 +180,16 @@ def estimate(problem, device, config):
     if problem.filter[0] > 1 and tile.bm == 64:
         slower *= COST.planes
     # tiles of a slice read the same pixels at about the same time
-    read = (tile.bm + tile.bn) * ROW * steps * tiles / (across * down) ** 0.5
-    product = product_seconds(_Sizes(problem.x, problem.bytes), tile, device, tiles, steps).slowed(slower=slower)
+    step = (tile.bm + tile.bn) * ROW
+    read = step * steps * tiles / (across * down) ** 0.5 / (COST.l2 * device.sms * device.clock_hz)
+    arrives = step * tile.blocks * steps * ceil_div(tiles, device.sms * tile.blocks) / COST.arrives
+    sizes = _Sizes(problem.x, problem.bytes - skipped_bytes(problem))
+    product = product_seconds(sizes, tile, device, tiles, steps).slowed(slower=slower)
     if problem.prologue_a is not None:
         box = COST.box + COST.function * steps_instructions(problem.prologue_a.program)
         stage = (COST.stage + ceil_div(tile.bn, config.width) * box) * tile.blocks / device.clock_hz
         product = contend(2, product, Cost(issue=stage * steps * ceil_div(tiles, device.sms * tile.blocks)))
-    work = overlap(product, Cost(launch=COST.start, l2=read / (COST.l2 * device.sms * device.clock_hz)))
+    work = overlap(product, Cost(launch=COST.start, l2=max(read, arrives)))
     return work if _is_direct(problem, config) else work + sum_seconds(workspace(problem, device, config), device)
 
 

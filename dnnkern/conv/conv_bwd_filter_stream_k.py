@@ -158,10 +158,10 @@ def estimate(problem, device, config):
     _, further, _ = TILES[tile]
     ends = (shares.waves + max(0, min(shares.pieces, 2) - 1)) * further * 1e-6 * (TIMED.clock / device.clock_hz)
     product = product_seconds(whole_tiles._Sizes(problem.x, problem.bytes), tile, device, config.blocks, steps) + Cost(waves=ends)
-    read = (tile.bm + tile.bn) * ROW * steps * config.blocks / min(tile_count(shape, tile), config.blocks) ** 0.5
-    work = overlap(product, Cost(launch=COST.start, l2=read / (COST.l2 * device.sms * device.clock_hz)))
-    if shares.head:
-        work = work.slowed(slower=SHARED.heads)
+    step = (tile.bm + tile.bn) * ROW
+    read = step * steps * config.blocks / min(tile_count(shape, tile), config.blocks) ** 0.5
+    line = step * shares.each * shares.blocks / SHARED.line if shares.head else 0.0
+    work = overlap(product, Cost(launch=COST.start, l2=max(read / (COST.l2 * device.sms * device.clock_hz), line)))
     return work + sum_seconds(workspace(problem, device, config), device)
 
 

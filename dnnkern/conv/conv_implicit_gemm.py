@@ -25,7 +25,7 @@ from ..device.index import ceil_div
 from ..dispatch import Algorithm
 from ..engine.ampere_cost import sum_seconds
 from ..engine.constants import constants
-from ..engine.cost import overlap
+from ..engine.cost import Cost, overlap
 from ..engine.simt import HALVES, Operands, Tile, make_tile_product
 from ..engine.simt_plan import TILES, TILES_F64, least_seconds, tile_seconds
 from ..engine.split_k import SomeRanges as Config
@@ -149,7 +149,8 @@ def estimate(problem, device, config):
     busiest = ceil_div(m * n * view.products * ranges, device.sms)
     parts = SimpleNamespace(dtype=problem.dtype)
     steps = COST.gather * min(steps, view.k) * max(share_of(view), COST.least_share)
-    product = overlap(tile_seconds(parts, config.tile, device, busiest, steps), memory=problem.bytes / device.bandwidth)
+    product = Cost(launch=COST.start) + overlap(tile_seconds(parts, config.tile, device, busiest, steps),
+                                                memory=problem.bytes / device.bandwidth)
     return product + sum_seconds(workspace(problem, device, config), device) if ranges > 1 else product
 
 

@@ -118,6 +118,8 @@ def estimate(problem, device, config):
     p, tile = problem, config.tile
     waves = ceil_div(_tiles(p, tile), slots_of(tile, device))
     step = max((tile.bm + tile.bn) * ROW / COST.arrives, tile.bm * tile.bn * COST.product) + COST.step
+    lines = sum(rows * operand.crosses for rows, operand in zip((tile.bm, tile.bn / tile.cluster), _operands(p)))
+    step = max(step, ROW * lines * min(_tiles(p, tile) * tile.cluster, device.sms) / WGMMA.crossing)
     further = COST.further
     if tile.cluster > 1:  # pixels come from the L2 once; of a tile's end all blocks wait for each other
         step, further = step * COST.shared, further * COST.together

@@ -45,9 +45,23 @@ def _transposed(t):
                out_dtype=out, transposed=True)
 
 
+def _patches(t):
+    """Windows that do not overlap and cover the image: dx is the columns in another order."""
+    for dtype in FLOATS:
+        t.case("patches-nhwc-2x3x8x12-k8-4x4-s4", (2, 3, 8, 12), 8, (4, 4), dtype, layout="NHWC", stride=4)
+        t.case("patches-2x3x4x9-k5-2x3-s2x3", (2, 3, 4, 9), 5, (2, 3), dtype, stride=(2, 3))
+    t.case("patches-groups2-nhwc-3x16x6x4-k32-3x2-s3x2", (3, 16, 6, 4), 32, (3, 2), "bfloat16", layout="NHWC", stride=(3, 2), groups=2)
+    t.case("patches-1d-nhwc-2x8x12-k16-r3-s3", (2, 8, 12), 16, (3,), "float16", layout="NHWC", stride=3)
+    t.case("patches-rows-nhwc-2x5x4x6-k8-1x3-s1x3", (2, 5, 4, 6), 8, (1, 3), "bfloat16", layout="NHWC", stride=(1, 3))
+    t.case("patches-groups2-3d-nhwc-2x6x4x4x6-k4-2x2x3-s2x2x3", (2, 6, 4, 4, 6), 4, (2, 2, 3), layout="NHWC", stride=(2, 2, 3), groups=2)
+    t.case("patches-flipped-1x2x4x4-k3-2x2-s2", (1, 2, 4, 4), 3, (2, 2), "float16", stride=2, mode="convolution")
+    t.case("patches-to-f32-nhwc-1x8x4x4-k16-2x2-s2", (1, 8, 4, 4), 16, (2, 2), "bfloat16", layout="NHWC", stride=2, out_dtype="float32")
+
+
 def _cases():
     t = Table("conv_bwd_data")
     shared(t)
+    _patches(t)
     plain_epilogues(t)
     _transposed(t)
     return [*t.found, *reductions("conv_bwd_data")]

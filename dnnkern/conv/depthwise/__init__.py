@@ -14,7 +14,7 @@ read and write each element once, with few instructions. Two data paths:
 
 Backward data is the same computation with other taps: which output and tap read which source element is a table that the compiler unrolls,
 for any stride and dilation. Backward filter (`filter_kernel`) walks over the same windows with an accumulator per tap; blocks write partial
-sums to the workspace, and a second launch adds them in a fixed order.
+sums to the workspace, and a second launch adds them in a fixed order. Of small images a thread has all of a channel (`filter_images`).
 
 Rows that are not aligned have narrower loads; several filters per channel (a multiplier) are read one element at a time. It loses where
 groups have more than one channel: `grouped` and the implicit GEMMs compute those.
@@ -31,6 +31,7 @@ from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
 from .._parameters import PixelStrides
 from .._taps import Axis, make_axis, roles
+from .filter_images import ImagesConfig, image_configs, image_estimate, image_workspace, images_launch
 from .filter_kernel import (ELEMENTS, REDUCE_WARPS, FilterTaps, GradientStrides, RowStrides, channels_sums_kernel, planes_sums_kernel,
                             reduce_kernel)
 from .kernel import Body, ChannelStrides, Window, channels_kernel, planes_kernel
@@ -335,7 +336,7 @@ def filter_configs(problem, device):
                 add(0, vector, th, tw)
     if not found:
         add(0, 1, 1, 1)
-    return row_configs(p, device) + found
+    return image_configs(p) + row_configs(p, device) + found
 
 
 def _division(p, device, config):
@@ -351,6 +352,8 @@ def _division(p, device, config):
 
 def filter_workspace(problem, device, config):
     """The partial sums of all splits."""
+    if isinstance(config, ImagesConfig):
+        return image_workspace(problem, device, config)
     if isinstance(config, RowsConfig):
         return row_workspace(problem, device, config)
     return _division(problem, device, config)[-1] * problem.k * problem.taps * ITEMSIZE[problem.compute]
@@ -358,6 +361,8 @@ def filter_workspace(problem, device, config):
 
 def filter_estimate(problem, device, config):
     """Bytes at a rate that narrow accesses lower, or the arithmetic, over the multiprocessors that have blocks; two launches."""
+    if isinstance(config, ImagesConfig):
+        return image_estimate(problem, device, config)
     if isinstance(config, RowsConfig):
         return row_estimate(problem, device, config)
     p = problem
@@ -386,7 +391,9 @@ def filter_estimate(problem, device, config):
 
 def filter_build(problem, device, config):
     """Partial sums, and their reduction."""
-    if isinstance(config, RowsConfig):
+    if isinstance(config, ImagesConfig):
+        splits, first = images_launch(problem, device, config)
+    elif isinstance(config, RowsConfig):
         splits, first = row_sums_launch(problem, device, config)
     else:
         splits, first = _sums_launch(problem, device, config)

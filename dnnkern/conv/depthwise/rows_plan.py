@@ -1,5 +1,7 @@
 """Which problems the kernels of `rows` support; their configurations, launches and estimates."""
+import functools
 import itertools
+from collections import Counter
 from dataclasses import dataclass
 
 from ...device.groups import access_words
@@ -15,6 +17,7 @@ from .rows import KEPT, ImageRowStrides, Rows, rows_kernel, rows_sums_kernel
 
 COST = constants("conv/depthwise_rows")
 
+WARP = 32             # lanes, and banks of shared memory
 VECTOR, FEW = 4, 2    # channels of a thread, and of one with many taps
 MANY_TAPS = 16
 REGISTERS = 208       # per thread
@@ -213,6 +216,18 @@ def row_workspace(p, device, config):
     return _splits(p, device, _body(p, config)[0])[1] * p.k * p.taps * 4 if p.op == "conv_bwd_filter" else 0
 
 
+@functools.lru_cache(maxsize=1024)
+def _conflicts(groups, apart, nbytes):
+    """Times that shared memory serves a load of a warp, as many at once as it can: lanes of a strip read groups of so many bytes after each
+    other, strips are so many bytes apart."""
+    words, served, parts = max(1, nbytes // 4), 0, range(0, WARP, WARP // max(1, nbytes // 4))
+    for first in parts:
+        lanes = range(first, first + WARP // words)
+        read = {(lane // groups * apart + lane % groups * nbytes) // 4 + word for lane in lanes for word in range(words)}
+        served += max(Counter(word % WARP for word in read).values())
+    return served / len(parts)
+
+
 def row_estimate(p, device, config):
     """Bytes and instructions, the lesser of which hides but in part behind the other.
 
@@ -244,7 +259,10 @@ def row_estimate(p, device, config):
         memory *= COST.sectors
     warps = min(COST.warps, min(body.blocks, all_blocks / device.sms) * body.threads / 32)
     # a load of 16 bytes a thread takes four cycles a warp, of all four
-    issue = max(COST.slower * (COST.warps / warps) ** 0.5 * step, COST.tap_cycles * shared) * waves
+    ways = 1.0
+    if p.op != "conv_bwd_filter":
+        ways = _conflicts(body.groups, body.hop * body.channels * p.x.itemsize, body.vector * p.x.itemsize) ** COST.conflicts
+    issue = max(COST.slower * ways * (COST.warps / warps) ** 0.5 * step, COST.tap_cycles * shared) * waves
     cost = Cost(launch=COST.start) + contend(COST.power, memory=memory, issue=issue).slowed(tail=tail ** 0.5)
     if height <= LOW:
         batches = 0 if p.op == "conv_bwd_filter" else ceil_div(p.taps * body.channels, MOST_LOADS * body.threads)

@@ -148,11 +148,15 @@ def estimate(problem, device, config):
     stuffed = p.strides[1] * p.strides[2] if p.op == "conv_bwd_data" else 1
     steps = products * (1 + COST.pixel / config.pixels + COST.filter / config.filters) * (2 if p.dtype == "float64" else 1)
     staged = p.n * o * tw * th * p.groups * parts * cs * p.filter[0] * body.plane * COST.stage
-    blocks = p.n * o * tw * th * p.groups * parts if not sum_ else COST.blocks * device.sms
+    tiles = p.n * o * tw * th * p.groups * parts
+    blocks = tiles if not sum_ else COST.blocks * device.sms
+    begun = 0 if sum_ else tiles * config.th * config.tw * COST.thread
     slower = COST.slower * (COST.forward if p.op == "conv_fwd" else 1) * (1 if stuffed == 1 else COST.strided)
     slower /= occupied(blocks, COST.enough, device)
-    return Cost(launch=COST.start * (1 + sum_)) + overlap(math=slower * issue_seconds(steps + staged, 1, device),
-                                                          memory=p.bytes / (COST.rate * device.bandwidth))
+    rounds = ceil_div(cs, config.channels) * p.filter[0] if not sum_ else 0  # a block waits for each of a thread's loads
+    waits = rounds * ceil_div(config.channels * body.plane, config.th * config.tw) * COST.load
+    math = slower * issue_seconds(steps + staged, 1, device) + issue_seconds(begun, 1, device)
+    return Cost(launch=COST.start * (1 + sum_)) + overlap(math=math, waits=waits, memory=p.bytes / (COST.rate * device.bandwidth))
 
 
 def build(problem, device, config):

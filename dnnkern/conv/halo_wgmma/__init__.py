@@ -220,9 +220,10 @@ def estimate(problem, device, config):
     tiles = ceil_div(_tiles(p, config)[0], blocks) * ceil_div(blocks * parts, device.sms)
     boxes = p.filter[0] * body.blocks
     products = COST.product * config.lines // 8 * p.taps * body.blocks * body.steps + COST.results * config.lines * config.columns / 64
+    products *= COST.planes if p.filter[0] > 1 else 1.0
     late = max(0, boxes - config.stages) * (COST.late + body.stage / COST.late_bytes)     # a consumer loads its boxes one by one
     slower = (COST.one_stage if config.stages == 1 else 1.0) + COST.consumer * (4 - config.consumers)
-    times = tiles * slower * (COST.planes if p.filter[0] > 1 else 1.0) / device.clock_hz
+    times = tiles * slower / device.clock_hz
     issue = (COST.line + COST.box * boxes) * config.lines
     if p.prologue_a is not None:
         pieces = boxes * ceil_div(math.prod(body.box), 16)  # of 8 elements, a thread's

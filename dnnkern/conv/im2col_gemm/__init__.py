@@ -11,6 +11,8 @@ are the product's columns; or last, [image, position][tap, channel], so that the
 - In conv_bwd_data each pixel gathers its columns in a fixed order, without atomics. Columns have the accumulator's type.
 - Whole images at a time: where the columns of all would exceed a bound, the batch is processed in slices; small slices stay in the L2.
   conv_bwd_filter then adds the slices' products in the workspace.
+- Where windows are patches, which do not overlap and cover the image, each pixel has one column. Then columns of conv_bwd_data have the
+  result's type, and are pixels in another order: they are transposed, or the product writes them where they belong.
 - What a product cannot read or write in place is packed first, or moved by a last pass: filters in the other order or flipped, dy whose
   images and positions are not one dimension, more than one addend of the result's shape.
 
@@ -31,7 +33,7 @@ from ...engine.strides import ImageStrides
 from ...host.dtypes import ITEMSIZE
 from ...host.tensor import Tensor
 from .col2im import LIMIT, ColumnStrides, Sums, Target, Window
-from .plan import Pixels, Plan, addable, filter_matrix, moved, slices
+from .plan import Pixels, Plan, addable, filter_matrix, is_of_patches, moved, patches_matrix, slices
 
 COST = constants("conv/im2col_gemm")
 
@@ -83,10 +85,16 @@ def _is_direct(problem):
             and (not p.beta or addable(p, p.output.dtype)))
 
 
+def _column_type(problem):
+    """The columns' dtype."""
+    p = problem
+    return p.dtype if p.op != "conv_bwd_data" else p.output.dtype if is_of_patches(p) else p.compute
+
+
 def _image_bytes(problem):
     """Workspace of an image: its columns, and sums for a last pass."""
     p, positions = problem, problem.pixels // problem.n
-    columns = p.c * p.taps * positions * ITEMSIZE[p.compute if p.op == "conv_bwd_data" else p.dtype]
+    columns = p.c * p.taps * positions * ITEMSIZE[_column_type(p)]
     return columns + (p.k * positions * ITEMSIZE[p.compute] if p.op == "conv_fwd" and not _is_direct(p) else 0)
 
 
@@ -106,6 +114,8 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """The sum of all launches' estimates; longer where rows of columns are those of a few channels."""
     cost = _plan(problem, device, config).cost
+    if problem.op == "conv_bwd_data" and is_of_patches(problem):
+        return cost.slowed(slower=COST.patches)
     few = config.last and problem.op == "conv_bwd_data" and problem.c_group < FEW
     return cost.slowed(slower=COST.few) if few else cost
 
@@ -113,18 +123,23 @@ def estimate(problem, device, config):
 def bound(problem, device):
     """Between image and columns, and between columns and result: the bytes, or the products by whatever is fastest."""
     p, columns = problem, problem.c * problem.taps * problem.pixels
-    nbytes = columns * ITEMSIZE[p.compute if p.op == "conv_bwd_data" else p.dtype]
+    nbytes = columns * ITEMSIZE[_column_type(p)]
     elements, k = {"conv_fwd": (p.pixels * p.k, p.c_group * p.taps), "conv_bwd_data": (columns, p.k_group),
                    "conv_bwd_filter": (p.k_group * p.c * p.taps, p.pixels)}[p.op]
     product = fastest_seconds(p.dtype, p.math, elements, k, nbytes + p.w.nbytes + p.y.nbytes, device)
-    return LAUNCH + memory_seconds(nbytes + p.x.nbytes, device) + product
+    return product if _is_product(p) else LAUNCH + memory_seconds(nbytes + p.x.nbytes, device) + product
+
+
+def _is_product(problem):
+    """Whether the product of conv_bwd_data may write dx, with channels last."""
+    return problem.op == "conv_bwd_data" and is_of_patches(problem) and patches_matrix(problem, True) is not None
 
 
 def config_bound(problem, device, config):
     """And a launch for each further slice; of the best product, where this is the second."""
     if config.product:
         return estimate(problem, device, replace(config, product=0))
-    return bound(problem, device) + LAUNCH * (len(slices(problem, config.images)) - 1)
+    return bound(problem, device) + (0 if _is_product(problem) else LAUNCH * (len(slices(problem, config.images)) - 1))
 
 
 def build(problem, device, config):
@@ -139,8 +154,8 @@ def _plan(problem, device, config):
 # ---- steps
 
 def _columns(plan, x, place, first, count, contiguous=False):
-    """Write the columns of some images; channels first, they are [image][channel, tap][place], or if `contiguous`
-    [channel, tap][image, place]."""
+    """Write the columns of some images; channels first, they are [image][channel, tap][position], or if `contiguous`
+    [channel, tap][image, position]."""
     p, last, images = plan.problem, plan.config.last, plan.config.images
     positions, length = p.pixels // p.n, p.c_group * p.taps
     at = x.place(first)
@@ -245,21 +260,32 @@ def _backward_data(problem, device, config):
     w, w_place = filter_matrix(plan)
     if not dy.is_matrix:
         dy = dy.packed(plan, last)
-    columns = plan.part(config.images * p.groups * length * positions * ITEMSIZE[p.compute])
+    patches, dtype = is_of_patches(p), _column_type(p)
+    step = patches and patches_matrix(p, last)
+    columns = None if step else plan.part(config.images * p.groups * length * positions * ITEMSIZE[dtype])
 
     def part(plan, images):
         first, count = images
         merged = last and _one(dy, count)
-        given, where = dy.matrices(count, config.images, last, merged), {"y": columns}
+        given, to = dy.matrices(count, config.images, last, merged), columns
         if last:
-            matrix = Tensor.packed((p.groups, *((1, count * positions) if merged else (count, positions)), length), p.compute)
-            plan.product({"a": dy.place(first), "b": w_place, **where}, a=given, b=_by_group(w), y=matrix)
+            matrix = Tensor.packed((p.groups, *((1, count * positions) if merged else (count, positions)), length), dtype)
             strides = positions * length, count * positions * length, 1, p.c_group, length
         else:
-            matrix = Tensor.packed((count, p.groups, length, positions), p.compute)
-            plan.product({"a": w_place, "b": dy.place(first), **where}, a=w, b=given, y=matrix, transpose_a=True)
+            matrix = Tensor.packed((count, p.groups, length, positions), dtype)
             strides = p.groups * length * positions, length * positions, p.taps * positions, positions, 1
-        _finish(plan, columns, Sums(ColumnStrides(*strides), window, bool(last)), count, first)
+        if step:
+            offset = first * p.x_strides[0] * p.x.itemsize
+            to = Place("x", offset)
+            matrix = Tensor(matrix.shape, (0, positions * step, step, 1), dtype, alignment_at(p.x.alignment, offset))
+        if last:
+            plan.product({"a": dy.place(first), "b": w_place, "y": to}, a=given, b=_by_group(w), y=matrix)
+        else:
+            plan.product({"a": w_place, "b": dy.place(first), "y": to}, a=w, b=given, y=matrix, transpose_a=True)
+        if patches and not step:
+            plan.patches(columns, ColumnStrides(*strides), first, count)
+        elif not patches:
+            _finish(plan, columns, Sums(ColumnStrides(*strides), window, bool(last)), count, first)
     plan.repeat(slices(p, config.images), part, _count)
     return plan
 

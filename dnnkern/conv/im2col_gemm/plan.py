@@ -5,14 +5,23 @@ Every array has five dimensions (n, channel, d, h, w), and is an operand of a pr
 """
 import math
 
+from ...engine.constants import constants
+from ...engine.cost import SECTOR, Cost
 from ...engine.embed import Place
 from ...engine.moves import im2col_launches, im2col_seconds, transpose_launches, transpose_seconds
 from ...engine.plan import Plan as _Plan
 from ...engine.plan import alignment_at, collapsed
+from ...host.canonical import MOST_DIMENSIONS
+from ...host.memo import remembered
 from ...host.products import check_addend
 from ...host.tensor import Tensor
 from .col2im import col2im_launch, config_of
 from .col2im import seconds as col2im_seconds
+
+
+COST = constants("conv/im2col_gemm")
+
+ROWS = 8  # of a product that reads every column by itself
 
 
 class Plan(_Plan):
@@ -23,6 +32,12 @@ class Plan(_Plan):
         self.problem, self.config = problem, config
 
     # ---- steps
+
+    def chosen(self, places, scalars=(), **operands):
+        """A product. One of few rows, and of few products a sum, takes its time for columns, whose blocks have little else to do."""
+        cost, step = super().chosen(places, scalars, **operands)
+        y = operands["y"]
+        return (cost + Cost(issue=COST.column * y.size / y.shape[-2]) if y.shape[-2] <= ROWS else cost), step
 
     def packed(self, tensor, place) -> Place:
         """A copy of a tensor without gaps, in the order of its dimensions."""
@@ -37,8 +52,28 @@ class Plan(_Plan):
         """im2col of some images."""
         p = self.problem
         window = p.filter, p.strides, p.pads, p.dilations, layout
-        self.add(im2col_seconds(x, columns, *window, self.device),
-                 lambda: im2col_launches(x, columns, *window, self.device, source=tuple(x_place), target=tuple(place)))
+        seconds = im2col_seconds(x, columns, *window, self.device)
+        if layout == "NCHW" and x.strides[1] == 1 < x.strides[-1]:
+            seconds += self._sectors_seconds(x, columns)
+        self.add(seconds, lambda: im2col_launches(x, columns, *window, self.device, source=tuple(x_place), target=tuple(place)))
+
+    def _sectors_seconds(self, x, columns):
+        """Of pixels that lie apart: each that a thread loads is a sector of its own. A row of the image serves several outputs."""
+        p = self.problem
+        taps, stride, dilation, width = p.filter[2], p.strides[2], p.dilations[2], p.out[2]
+        outputs = min(16 // x.itemsize, width & -width)
+        loads = columns.size / (outputs * taps) * min((outputs - 1) * stride + (taps - 1) * dilation + 1, outputs * taps)
+        return Cost(l2=loads * min(SECTOR, x.strides[-1] * x.itemsize) / (COST.sectors * self.device.bandwidth))
+
+    def patches(self, place, strides, first, count):
+        """The pixels of some images from their columns, where windows are those of `is_of_patches`."""
+        p, sizes, read, written = self.problem, *_patch_dims(self.problem, strides, count)
+        offset = first * p.x_strides[0] * p.x.itemsize
+        columns = Tensor(sizes, read, p.x.dtype)
+        image = Tensor(sizes, written, p.x.dtype, alignment_at(p.x.alignment, offset))
+        axes = tuple(range(len(sizes)))
+        self.add(transpose_seconds(columns, image, axes, self.device),
+                 lambda: transpose_launches(columns, image, axes, self.device, source=tuple(place), target=("x", offset)))
 
     def last_pass(self, sums, target, place, first=0):
         """Sums of columns, with the convolution's epilogue."""
@@ -52,6 +87,36 @@ def _reach(sums, target):
     """The most elements that the columns of one channel span."""
     positions = math.prod(sums.window.positions or target.extents)
     return positions * abs(sums.strides.position) + math.prod(sums.window.taps) * abs(sums.strides.tap)
+
+
+# ---- windows that do not overlap
+
+@remembered
+def is_of_patches(problem):
+    """Whether each pixel of dx is in one window, and is its column: windows as large as their stride that cover the image, no epilogue."""
+    p = problem
+    plain = not (p.beta or p.scaled or p.residual or p.bias or p.program) and p.activation.mode == "identity"
+    cover = all(r == s and n == o * s and (r == 1 or d == 1) for r, s, n, o, d in zip(p.filter, p.strides, p.image, p.out, p.dilations))
+    return plain and cover and not any(p.pads_before) and p.output.dtype in (p.dtype, p.compute) and (
+        len(_patch_dims(p, (1,) * 5, p.n)[0]) <= MOST_DIMENSIONS)
+
+
+def _patch_dims(p, strides, count):
+    """(extents, element strides in the columns, in dx) of the pixels of some images; `strides` are `ColumnStrides`."""
+    outer, group, channel, tap, position = strides
+    n, c, *spatial = p.x_strides
+    dims = [(count, outer, n), (p.groups, group, p.c_group * c), (p.c_group, channel, c)]
+    for k, (taps, out, step) in enumerate(zip(p.filter, p.out, spatial)):
+        dims += [(out, position * math.prod(p.out[k + 1:]), taps * step), (taps, tap * math.prod(p.filter[k + 1:]), step)]
+    return tuple(zip(*(d for d in dims if d[0] > 1))) or ((1,), (1,), (1,))
+
+
+def patches_matrix(problem, last):
+    """Elements from one window to the next where windows are rows of a matrix that dx is, with `last` columns; else None."""
+    p = problem
+    n, c, *spatial = p.x_strides
+    rows = collapsed((p.n, *p.out), (n, *(r * s for r, s in zip(p.filter, spatial))))
+    return rows if last and p.groups == 1 and collapsed((*p.filter, p.c), (*spatial, c)) == 1 else None
 
 
 # ---- operands

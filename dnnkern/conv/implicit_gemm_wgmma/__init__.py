@@ -48,6 +48,7 @@ from ...host.memo import remembered
 from ...host.tensor import Tensor
 from .._prologue import making_of_image, prologue_refusal
 from .._states import states_of
+from .._taps import skipped_bytes
 from .kernel import (OutputPixels, Specialisation, TileDivisors, Walk, WalkAxis, make_epilogue_params, make_kept, make_loader, make_locate,
                      make_sink)
 from .made import make_pixel_rows
@@ -55,12 +56,14 @@ from .maps import Axis, Image, make_filter, make_image, walk_of, walk_refusal
 
 COST, WGMMA = constants("conv/implicit_wgmma"), constants("engine/hopper")
 
-FURTHER_TILES = {Tile(192, 64): (2.0, 0.3, 0.36), Tile(192, 128): (3.2, 0.6, 0.49), Tile(256, 64): (2.6, 0.6, 0.46)}
+FURTHER_TILES = {Tile(192, 64): (2.0, 0.3, 0.36), Tile(192, 128): (3.2, 0.6, 0.49), Tile(256, 64): (2.6, 0.6, 0.60)}
 """Tiles only for convolutions, as in `TILES`; predicted from the bytes that pass through shared memory."""
 
-LONG = {Tile(128, 128): 0.370, Tile(128, 128, cluster=2): 0.370, Tile(128, 128, ping_pong=True): 0.368, Tile(128, 256): 0.675,
-        Tile(128, 256, cluster=2): 0.690, Tile(192, 128): 0.550, Tile(256, 128): 0.720, Tile(256, 128, cluster=2): 0.725}
-"""Microseconds of a step of such tiles where convolutions have many waves of them: VGG's and U-Net's layers on an H200."""
+STEPS = {Tile(64, 128): 0.250, Tile(64, 192): 0.420, Tile(64, 128, blocks=2): 0.500, Tile(128, 128): 0.370,
+         Tile(128, 128, cluster=2): 0.405, Tile(128, 128, ping_pong=True): 0.368, Tile(128, 192): 0.550, Tile(128, 256): 0.675,
+         Tile(128, 256, cluster=2): 0.690, Tile(192, 128): 0.550, Tile(256, 128): 0.720, Tile(256, 128, cluster=2): 0.725}
+"""Microseconds of a step of such tiles where the left operand are pixels: VGG's and U-Net's layers on an H200, ResNet's on an H100
+(h100-record.jsonl.gz)."""
 
 NOWHERE = Axis(*(1,) * 3, 0, 1, 1, 0, 1, 0, 0, 0, 1, 1, 1, 0, False)  # a missing dimension
 GROUPS = {"conv_fwd": "outer", "conv_bwd_data": "inner"}              # the dimension of the filter along which groups follow each other
@@ -172,11 +175,13 @@ def estimate(problem, device, config):
     tiles = _tiles(parts, tile, problem.groups)[0] * tile.cluster
     alone = Tile(tile.bm, tile.bn) if tile.blocks > 1 and tiles <= device.sms else tile
     fixed, further, step = (FURTHER_TILES.get(alone) or TILES[alone])
-    step = LONG.get(alone, step)
+    step = STEPS.get(alone, step)
     slots = device.sms * alone.blocks
     waves = waves_of(tiles, slots)
     step *= WGMMA.fp8 if problem.dtype in FP8 else 1.0  # the second stage of sums
-    step = max(step, tile.bm * ROW / COST.l2 * (COST.deeper if problem.filter[0] > 1 else 1.0))
+    pixels = COST.rows + tile.bm * ROW / COST.l2 * (COST.deeper if problem.filter[0] > 1 else 1.0)
+    step = max(step, alone.blocks * pixels)
+    step = max(step, _crossing_step(parts, alone, min(tiles, slots)))
     if parts.channels * parts.filter.tensor.itemsize < ROW:
         step *= COST.partly
     if problem.prologue_a is not None:
@@ -184,15 +189,26 @@ def estimate(problem, device, config):
     work = ((waves - 1) * further + waves * steps * step) * 1e-6 * (WGMMA.clock / device.clock_hz)
     _, _, _, _, across = _tiles(parts, tile, problem.groups)
     covered = across * tile.bn / parts.columns if across > 1 else 1.0  # times the channels of the result, as in `product_seconds`
-    moved = (problem.bytes + WGMMA.again * (across - 1) * parts.image.tensor.nbytes) * (0.5 + 0.5 * covered)
+    skipped, image = skipped_bytes(problem), parts.image.tensor.nbytes
+    moved = (problem.bytes - skipped + WGMMA.again * (across - 1) * (image - skipped)) * (0.5 + 0.5 * covered)
     memory = moved / (WGMMA.bandwidth * device.bandwidth)
     if _store_of(problem) in ("direct", "matrix"):
         memory += problem.output.nbytes / device.bandwidth
+    if tile.ping_pong and (problem.residual or problem.beta):
+        memory *= COST.turns
     copies = sum(_copy_seconds(array, device) for array in (parts.image, parts.filter) if array.packed)
     states = states_bytes(_states(problem, device, tile), WARP_ROWS, tile.bn)
     finish = states_seconds(states, device)
     return (finish + Cost(pack=float(copies), launch=fixed * 1e-6 + (alone is not tile) * WGMMA.smaller)
             + overlap(exposed=WGMMA.exposed, math=work, memory=memory))
+
+
+def _crossing_step(parts, tile, tiles):
+    """Microseconds of a step of so many tiles at once where rows begin anywhere in the lines of the L2, which are two for each then, see
+    `crossing_step`; 0 where none does."""
+    image, filter = parts.image.crosses, parts.filter.crosses
+    lines = tile.bm * (1 + image) + tile.bn / tile.cluster * (1 + filter) if image or filter else 0
+    return 1e6 * ROW * lines / 2 * tiles / WGMMA.crossing
 
 
 @remembered

@@ -173,6 +173,11 @@ class Image:
         return padded_strides(self.shape, self.tensor.itemsize) if self.packed else self.strides
 
     @property
+    def crosses(self):
+        """See `crosses_lines`."""
+        return crosses_lines(self)
+
+    @property
     def bytes(self):
         """Of the copy."""
         return padded_bytes(self.shape, self.tensor.itemsize) if self.packed else 0
@@ -213,9 +218,16 @@ def any_stride(shape, strides, itemsize):
     return (*(16 // itemsize if n == 1 else s for n, s in zip(shape[:-1], strides)), 1)
 
 
+def crosses_lines(array):
+    """Whether what a step reads of a row of an array, or of its copy, may lie in two lines of the L2, since rows begin anywhere in them."""
+    steps = [s * array.tensor.itemsize for n, s in zip(array.shape, array.read_strides) if n > 1 and s != 1]
+    contiguous = next((n for n, s in zip(array.shape, array.read_strides) if s == 1), 1)
+    return min(ROW, contiguous * array.tensor.itemsize) > math.gcd(ROW, *steps)
+
+
 def padded_strides(shape, itemsize):
-    """Row-major strides, in elements, of an array whose rows begin at multiples of 16 bytes."""
-    per = 16 // itemsize
+    """Row-major strides, in elements, of an array whose rows begin at multiples of 16 bytes, and of more than 128 at lines of the L2."""
+    per = (ROW if shape[-1] * itemsize > ROW else 16) // itemsize
     strides, step = [1], ceil_div(shape[-1], per) * per
     for n in reversed(shape[1:-1]):
         strides.append(step)
@@ -253,6 +265,11 @@ class Filter:
     def read_strides(self):
         """Of w or its copy."""
         return padded_strides(self.shape, self.tensor.itemsize) if self.packed else self.strides
+
+    @property
+    def crosses(self):
+        """See `crosses_lines`."""
+        return crosses_lines(self)
 
     @property
     def bytes(self):

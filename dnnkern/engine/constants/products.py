@@ -76,10 +76,10 @@ row("conv/naive", h100("h100-regrets.jsonl"),
     start=4e-6, chain=100, filter_chain=400, l1=16, resident=1024, tap=220, channel=20)
 row("conv/direct", h200("h200-conv.md"),
     "s of a launch and its ends; instructions over multiply-adds, times as many forward (h200-conv-layers.jsonl), of loads for each pixel, "
-    "filter; instructions that bring an element in; blocks of a multiprocessor, those that are enough; times as long with a strided "
-    "gradient; share of the memory's rate",
+    "filter; instructions that bring an element in; of a thread besides, s that it waits for a load (h100-record.jsonl.gz); blocks of a "
+    "multiprocessor, those that are enough; times as long with a strided gradient; share of the memory's rate",
     ("start", "blocks", "stage"),
-    start=5e-6, slower=1.3, forward=2.2, pixel=0.6, filter=2, stage=30, blocks=4, enough=2, strided=1.1, rate=0.6)
+    start=5e-6, thread=350, load=3.9e-7, slower=1.3, forward=2.2, pixel=0.6, filter=2, stage=30, blocks=4, enough=2, strided=1.1, rate=0.6)
 row("conv/depthwise", h200("h200-conv-fwd-depthwise-float16.jsonl"),
     "s of a launch and its ends; instructions of a thread forward, of one of backward filter, of a load; bytes a clock of the L1; share "
     "of halos read again, with rows at run time; share of the memory's rate of 8 bytes, of fewer, of channels, of planes; times as long "
@@ -93,11 +93,17 @@ row("conv/depthwise_filter", h200("h200-conv-bwd-filter-unet-float16.jsonl"),
 row("conv/depthwise_rows", h200("h200-conv-variants.json"),
     "s of a launch and its ends; share of the bandwidth: 36.5 us predicted of 3x3 on 64x144x56x56, 35.4 measured; times as long where "
     "blocks share sectors: 3x3 on 64x144x56x56, 144 bytes of channels a block; taps read again; instructions of an element of windows, of "
-    "a step, of an output, of backward filter; times as long as counted with 16 warps; share of halos read again; exponent of the norm; s "
-    "of the sum's launch; of low images, s of a block that follows others, of filters that a thread has in flight together, times as long "
-    "with few taps, for gradients of filters with many taps and with few (h100-weak-spots-conv.jsonl)", ("start", "power", "sum_launch"),
+    "a step, of an output, of backward filter; times as long as counted with 16 warps; exponent of the times that "
+    "shared memory serves a load (h100-record.jsonl.gz); share of halos read again; exponent of the norm; s of the sum's launch; of low "
+    "images, s of a block that follows others, of filters that a thread has in flight together, times as long with few taps, for gradients "
+    "of filters with many taps and with few (h100-weak-spots-conv.jsonl)", ("start", "power", "sum_launch"),
     block=0.4e-6, batch=0.75e-6, low=0.65, many=1.6, few=0.85, start=5e-6, rate=0.85, sectors=1.18, taps_again=0.25, window=1.4, step=42,
-    output=1.0, filter_output=1.4, slower=1.3, warps=16.0, tap_cycles=16, halo=0.25, power=3, sum_launch=2.5e-6)
+    output=1.0, filter_output=1.4, slower=1.3, warps=16.0, conflicts=0.27,
+    tap_cycles=16, halo=0.25, power=3, sum_launch=2.5e-6)
+row("conv/depthwise_images", GUESSED,
+    "s of a launch and its ends; instructions of an element that is loaded, of a tap; s that an image waits; share of the memory's rate; s "
+    "of the sum's launch; times as long: no GPU has timed it",
+    start=3e-6, element=4, tap=12, wait=2e-6, rate=0.7, sum_launch=2.5e-6, unmeasured=1.5)
 row("conv/bias_naive", GUESSED,
     "s of a launch and its ends; cycles of a load; threads of a multiprocessor",
     start=4e-6, load=300, resident=2048)
@@ -141,32 +147,35 @@ row("conv/halo", h200("h200-conv-layers.jsonl"),
     "results, a line, each box of it, a line of a box that waits, a box, bytes of it a cycle; times as long with one stage, for each "
     "consumer below four; cycles of a block, bytes of filters a cycle; the share that is not hidden of work or memory, the "
     "shorter of both; instructions of 8 elements that are made, and those of one for each that its functions are counted with; times as "
-    "long with filters of several planes (h100-regrets.jsonl)",
+    "long with products of filters of several planes (h100-regrets.jsonl)",
     ("start", "piece", "function"),
     start=2e-6, planes=0.72, piece=40, function=0.4, product=36, results=40, line=75, box=25, waiting=100, late=1130, late_bytes=55,
     one_stage=1.25, consumer=0.015, block=4000, filters=48, exposed=0.05)
 row("conv/implicit_gemm", h100("h100-regrets.jsonl"),
-    "times as long as a product, for the gathering; least share of k that counts; times as long by mma.sync for gradients by filters, by "
-    "images of fewer than 8 channels",
+    "s of the gathering before the first and after the last step (h100-record.jsonl.gz); times as long as a product, for the gathering; "
+    "least share of k that counts; times as long by mma.sync for gradients by filters, by images of fewer than 8 channels",
     ("gather", "least_share"),
-    gather=1.1, least_share=0.1, filter_mma=1.6, few_mma=1.2)
+    start=1.2e-6, gather=1.1, least_share=0.1, filter_mma=1.6, few_mma=1.2)
 row("conv/implicit_wgmma", h200("h200-conv-fwd-unet-float16.jsonl"),
-    "bytes of pixels that a multiprocessor gets in a microsecond, how much longer with depth, and with rows that are partly zeros: layers "
-    "of 64 and 32 channels (h200-conv-fwd-conv3d-float16.jsonl)",
-    l2=56e3, deeper=1.1, partly=1.6)
+    "us of a copy of pixels (h100-record.jsonl.gz), bytes of them that a multiprocessor gets in a microsecond, how much longer with depth, "
+    "and with rows that are partly zeros: layers of 64 and 32 channels (h200-conv-fwd-conv3d-float16.jsonl); times the memory of tiles in "
+    "turns, which add an array (h100-record.jsonl.gz)",
+    rows=0.1, l2=77e3, deeper=1.1, partly=1.6, turns=1.1)
 row("conv/filter_wgmma", h200("h200-conv.md"),
-    "bytes a clock and multiprocessor of the L2: 64x576 tiles of 64 channels at 6.4 TB/s, 64x192 at 11.5, 64x128 at 14.5; times as long "
-    "with copies of half the width, a guess; s of a launch; cycles that making takes of a stage, of each box of 64 pixels by the "
-    "channels of a copy, and of it for each instruction that its functions are counted with (an H100, `bench graph --only wgrad`); times "
-    "as long with filters of several planes, 64 of them a tile (h200-conv-bwd-filter-conv3d-float16.jsonl, h100-regrets.jsonl)",
-    ("narrow", "start", "stage", "box", "function"),
-    planes=1.74, l2=24.5, narrow=0.1, start=3e-6, stage=200, box=440, function=15)
+    "bytes a clock and multiprocessor of the L2: 64x576 tiles of 64 channels at 6.4 TB/s, 64x192 at 11.5, 64x128 at 14.5; bytes a second "
+    "that a multiprocessor gets, times as long with copies of half the width (h100-record.jsonl.gz); s of a launch; cycles that making "
+    "takes of a stage, of each box of 64 pixels by the channels of a copy, and of it for each instruction that its functions are counted "
+    "with (an H100, `bench graph --only wgrad`); times as long with filters of several planes, 64 of them a tile "
+    "(h200-conv-bwd-filter-conv3d-float16.jsonl, h100-regrets.jsonl)",
+    ("start", "stage", "box", "function"),
+    planes=1.74, l2=24.5, arrives=95e9, narrow=0.4, start=3e-6, stage=200, box=440, function=15)
 row("conv/stream_k", h100("h100-weak-spots-conv.jsonl"),
-    "times as long where tiles have a head of their own: 32x512x28x28 by 128x256",
-    heads=1.12)
+    "bytes a second of all blocks that are in the line where tiles have heads: each reads pixels of its own (h100-record.jsonl.gz)",
+    line=3.4e12)
 row("conv/channels_last", h100("h100-weak-spots-conv.jsonl"),
-    "s of an element of a filter's gradient whose channels are apart: 512x512x3x3 (the rest is as counted)", ("apart",),
-    apart=1.2e-11)
+    "s of an element of a filter's gradient whose channels are apart: 512x512x3x3 (the rest is as counted); times as long where channels "
+    "are no multiple of eight: no GPU has timed it", ("apart", "padded"),
+    apart=1.2e-11, padded=1.3)
 row("conv/slabs", h200("h200-conv.md"),
     "s of a launch and its ends; times as long with one warpgroup; times as long as counted with 64 channels and filters, and more for "
     "each time that there are twice as many; share of bytes of sums", ("start",),
@@ -181,6 +190,9 @@ row("conv/pixel_columns", h100("h100-weak-spots-conv.jsonl"),
 row("conv/merged_groups", GUESSED,
     "s of the launch that spreads the filters", ("spread",),
     spread=2.5e-6)
+row("conv/widened", GUESSED,
+    "times as long: no GPU has timed it",
+    unmeasured=1.7)
 row("conv/winograd", h200("h200-conv-fwd-float32_3x3-float32.jsonl"),
     "s of both launches; times that the filter's transform moves it; times as long as counted: seven layers with the first tile",
     ("start", "filter"),
@@ -196,8 +208,10 @@ row("conv/col2im", GUESSED,
     "instructions of a thread, an element of it, a row of taps, a tap, at a stride",
     thread=110, element=6, row=40, tap=10, strided=10)
 row("conv/im2col_gemm", h100("h100-weak-spots-conv.jsonl"),
-    "times as long for backward data of fewer than 8 channels, with channels last: 4x3x512x512, 32x3x224x224",
-    few=1.7)
+    "times as long for backward data of fewer than 8 channels, with channels last: 4x3x512x512, 32x3x224x224; the rate at which the L2 "
+    "serves sectors, over the memory's, where neighbouring threads read pixels whose channels are contiguous; s of a column of a product "
+    "of few rows (h100-record.jsonl.gz); times as long where windows are patches: no GPU has timed it", ("patches",),
+    few=1.7, patches=1.5, sectors=1.3, column=1.5e-11)
 
 
 # ---- attention
