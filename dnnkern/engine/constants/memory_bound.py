@@ -338,6 +338,11 @@ row("transform/planes", h100("h100-weak-spots-band.jsonl"),
     "bytes in flight of a multiprocessor that memory's rate takes; instructions of a chunk, of an element of it; times as long with planes "
     "of whole chunks; s of a block", ("in_flight", "chunk", "element"),
     in_flight=64e3, chunk=30, element=5, whole=1.05, start=1e-6)
+row("transform/staged", COUNTED,
+    "instructions of a vector, a dimension of it, an element; lanes that its access to shared memory takes; bytes in flight "
+    "of a multiprocessor that memory's rate takes; times as long as counted until it has been measured; s of the loads that a thread "
+    "has in flight together",
+    vector=16, dimension=8, element=5, bank=8, in_flight=48e3, slower=1.5, start=1e-6)
 row("transform/im2col_naive", GUESSED,
     "instructions of an element",
     element=600)
