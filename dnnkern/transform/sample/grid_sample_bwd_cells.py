@@ -87,7 +87,8 @@ def estimate(problem, device, config):
     p, share, dims = problem, config.share, problem.dims
     taps, positions = (2 ** dims if p.mode == "bilinear" else 1), p.grid.size // dims
     a_load = COST.load + COST.address / share.channels if share.unit else COST.load_first
-    work = COST.work * taps * positions * p.channels * (COST.find / share.channels + a_load)
+    channels = ceil_div(p.channels, share.step) * share.step  # of whole shares
+    work = COST.work * taps * positions * channels * (COST.find / share.channels + a_load)
     work += p.dx.size * (COST.element + COST.find / (share.channels * config.turns))
     _, rows, columns = _grid(p, share)
     blocks = rows * columns * p.x.shape[0] * ceil_div(p.channels, share.step * config.turns)
