@@ -12,7 +12,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ...device import cuda, device_function, i32, i64, jit, u32
+from ...device import cuda, device_function, jit, u32
 from ...device.index import ceil_div
 from ...device.vec import advance, shared_address
 from ...engine.ahead import make_follow
@@ -294,7 +294,7 @@ def kernel(config, dependent):
                 for n in range(FLAT_BATCH):
                     e = first + n * THREADS + thread
                     at, _ = flat_offsets(e, flat_divisors, flat_strides)
-                    load_flat(words, n * FLAT_WORDS, advance(x, at), i32(e < FLAT))
+                    load_flat(words, n * FLAT_WORDS, advance(x, at), e < FLAT)
                 for n in range(FLAT_BATCH):
                     e = first + n * THREADS + thread
                     if e < FLAT:
@@ -304,7 +304,7 @@ def kernel(config, dependent):
             made = cuda.local.array(CUT_WORDS, u32)
             for e in range(thread, CUT, THREADS):
                 at, place = cut_offsets(e, cut_divisors, cut_strides)
-                gather(tile, base, i32(place) * ITEM, made)
+                gather(tile, base, place * ITEM, made)
                 store_cut(advance(y, at), made, 0)
         else:
             # vectors of the other array in
@@ -312,12 +312,12 @@ def kernel(config, dependent):
             for first in range(0, CUT, CUT_SPAN):
                 for n in range(CUT_BATCH):
                     at, _ = cut_offsets(first + n * THREADS + thread, cut_divisors, cut_strides)
-                    load_cut(words, n * CUT_WORDS, advance(x, at), i32(first + n * THREADS + thread < CUT))
+                    load_cut(words, n * CUT_WORDS, advance(x, at), first + n * THREADS + thread < CUT)
                 for n in range(CUT_BATCH):
                     e = first + n * THREADS + thread
                     if e < CUT:
                         _, place = cut_offsets(e, cut_divisors, cut_strides)
-                        scatter(tile, base, i32(place) * ITEM, words, n * CUT_WORDS)
+                        scatter(tile, base, place * ITEM, words, n * CUT_WORDS)
             cuda.syncthreads()
             # runs out
             run = cuda.local.array(FLAT_WORDS, u32)
