@@ -72,6 +72,21 @@ def test_planes_move_16_bytes_on_both_sides(shape, axes, dtype):
     assert code.registers * launch.block[0] * config.blocks <= 65536
 
 
+@pytest.mark.parametrize("words, op, loads, stores", [
+    ("64x3x224x224 f16 16", "space_to_depth", {128: 2}, 64), ("40x3x448x448 f16 64", "space_to_depth", {128: 5}, 128),
+    ("128x304x7x7 e4m3 0,2,3,1", "transpose", {128: 4}, 128), ("64x7x7x340 e4m3 0,3,1,2", "transpose", {32: 4}, 32),
+    ("64x3x224x224 bf16 16x16 s16", "col2im", {128: 2}, 128)])
+def test_boxes_move_vectors_on_both_sides(words, op, loads, stores):
+    """All loads of a thread are in flight together; single elements meet shared memory alone, and nothing local memory."""
+    problem, algo = parse_problem(words.split(), op), "permuted" if op == "col2im" else "staged"
+    code, launch = assembled(problem, algo)
+    assert accesses(code, "LDG") == loads and set(accesses(code, "STG")) == {stores}
+    single = 8 * problem.x.itemsize
+    assert single in accesses(code, "STS") or single in accesses(code, "LDS")
+    assert not code.count("LDL") + code.count("STL") and code.registers <= 64
+    assert code.registers * launch.block[0] * 4 <= 65536
+
+
 @pytest.mark.parametrize("dtype, permutations", [("bfloat16", 32), ("int8", 128)])
 def test_squares_change_places_in_registers(dtype, permutations):
     """Half an instruction an element."""
