@@ -277,8 +277,8 @@ row("embedding/naive", GUESSED,
     "instructions of an element, of a dimension's division, of a position; s that a thread waits at first, for a position",
     element=60, dimension=90, position=10, start=1.5e-6, wait=20e-9)
 row("embedding/fwd_rows", h100("h100-record.jsonl.gz"),
-    "instructions of a unit; s of a block: for its index and its row, and for each unit of a thread; s more for each of these; times as long "
-    "with one unit a thread", ("unit", "flight"),
+    "instructions of a unit; s of a block: for its index and its row, and for each unit of a thread; s more for each of these; times as "
+    "long with one unit a thread", ("unit", "flight"),
     unit=40, turn=6e-7, turn_unit=3.7e-7, flight=1.5e-7, single=1.02)
 row("embedding/sorted_list", GUESSED,
     "s of a block of either launch, and of a chunk of a tile's length beside it; the share of all positions that a frequent row has",
@@ -316,10 +316,11 @@ row("transform/pad_bwd_rows", h100("h100-weak-spots-pad.jsonl"),
     "takes beside its bytes", ("element", "late", "blocks"),
     chunk=400, end=770, listed_chunk=340, listed_end=1400, mirrored_end=1550, outer=25, element=30, late=2e-7, blocks=4)
 row("transform/pad_flat", h100("h100-weak-spots-pad.jsonl"),
-    "instructions, with what a warp waits for: of a vector, a dimension, a row that is looked up, an element that is gathered; of a vector "
-    "and an element from shared memory; of a vector within a row, of a dimension beyond two of it, of an element beside one, mirrored, with "
-    "a value to fill in; of a vector in lists, vectors of a row's end in them, an element of one byte of those (h100-record.jsonl.gz); "
-    "elements a clock that the L1 serves; s that each vector of a block takes beside its bytes", ("dimension", "row", "l1", "late", "blocks"),
+    "instructions, with what a warp waits for: of a vector, a dimension, a row that is looked up, an element that is gathered; of a "
+    "vector and an element from shared memory; of a vector within a row, of a dimension beyond two of it, of an element beside one, "
+    "mirrored, with a value to fill in; of a vector in lists, vectors of a row's end in them, an element of one byte of those "
+    "(h100-record.jsonl.gz); elements a clock that the L1 serves; s that each vector of a block takes beside its bytes",
+    ("dimension", "row", "l1", "late", "blocks"),
     vector=70, dimension=12, row=15, element=32, staged=100, from_shared=8, dense=140, outer=53, beside=33, beside_mirrored=38.5,
     beside_filled=49, listed=331, ends=3.2, listed_byte=16, l1=8, late=5e-8, blocks=1)
 row("transform/concat_batch", h100("h100-weak-spots-band.jsonl"),
@@ -327,11 +328,13 @@ row("transform/concat_batch", h100("h100-weak-spots-band.jsonl"),
     "(h100-weak-spots-grid.jsonl)", slower=0.97, eight=2.1, bytes=1.12)
 row("transform/copy", h200("h200-transpose.jsonl"),
     "bytes in flight of a thread that memory's rate takes; instructions of a thread, a dimension; times as long with units of 1 or 2 "
-    "bytes, and of up to 4 where rows of y have gaps and begin within a sector (h100-weak-spots-grid.jsonl, h100-record.jsonl.gz)", ("thread", "dimension", "blocks"),
+    "bytes, and of up to 4 where rows of y have gaps and begin within a sector (h100-weak-spots-grid.jsonl, h100-record.jsonl.gz)",
+    ("thread", "dimension", "blocks"),
     in_flight=16, thread=10, dimension=12, short=1.08, ragged=1.4, blocks=8)
 row("transform/few", h200("h200-transpose.jsonl"),
     "instructions of a thread, a dimension, an access, an element; times as long as a copy, and more for each of an odd number of chunks "
-    "beyond two that a thread stores side by side (h100-record.jsonl.gz); bytes of a chunk that are as fast", ("thread", "dimension", "blocks"),
+    "beyond two that a thread stores side by side (h100-record.jsonl.gz); bytes of a chunk that are as fast",
+    ("thread", "dimension", "blocks"),
     thread=30, dimension=12, access=10, element=4, slower=1.1, apart=0.13, chunk=8, blocks=5)
 row("transform/tiled", h200("h200-transpose.jsonl"),
     "instructions of a chunk of a thread, of each access of a narrower one; share of the waste of tiles that counts", ("chunk",),
@@ -353,8 +356,8 @@ row("transform/im2col_gather", COUNTED,
     "(h100-regrets.jsonl, h100-record.jsonl.gz)",
     element=12, store=100, split=76, tile=2048, blocks=8, slower=1.5)
 row("transform/im2col_tiled", COUNTED,
-    "instructions of a chunk of channels, of a chunk of taps, of a row of taps, a load, a tap; s of a block with channels last, and more for "
-    "each chunk of a thread (h100-record.jsonl.gz)",
+    "instructions of a chunk of channels, of a chunk of taps, of a row of taps, a load, a tap; s of a block with channels last, and more "
+    "for each chunk of a thread (h100-record.jsonl.gz)",
     channels=85, taps=60, row=12, load=6, tap=8, blocks=6, turn=7e-7, turn_chunk=4e-7)
 row("transform/col2im_naive", GUESSED,
     "instructions of an element, a tap",
@@ -399,8 +402,8 @@ row("transform/grid_planes", h200("h200-training.md"),
     "copy",
     pixel=30, pixel_channel=18, output=60, tap=10, channel=10, channel_tap=10, slower=1.2)
 row("transform/grid_packed", h100("h100-weak-spots-conv.jsonl"),
-    "instructions of a position, of the place of a tap, of a load of 16 bytes, of a channel of it, of a result; times as long as a copy, and as "
-    "counted with a group that overlaps another, until it has been measured", ("overlapping",),
+    "instructions of a position, of the place of a tap, of a load of 16 bytes, of a channel of it, of a result; times as long as a copy, "
+    "and as counted with a group that overlaps another, until it has been measured", ("overlapping",),
     position=130, tap=13, load=10, channel=1.75, result=4, slower=1.0, overlapping=1.5)
 row("transform/grid_gradient", h200("h200-training.md"),
     "instructions of an output position, of a load with channels last, of its address for a thread, of a load with channels first",

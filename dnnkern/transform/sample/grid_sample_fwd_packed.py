@@ -4,8 +4,8 @@
 
 With channels first each channel of each corner is a load of its own, which the L1 answers line by line: 128 of them a position for 16
 channels of a volume. Here a load brings 8 channels of 16 bits, and neighbouring pixels follow each other without a gap. The copy costs what
-x takes to be read and written. An image whose channels are contiguous already is read as it is. Where channels do not fill the last group, it
-has the last 8 of them, of which it stores those that no other group has.
+x takes to be read and written. An image whose channels are contiguous already is read as it is. Where channels do not fill the last group,
+it has the last 8 of them, of which it stores those that no other group has.
 
 It wins where `planes` finds no room for the pixels in shared memory: volumes, and large images with many channels.
 """
