@@ -43,7 +43,7 @@ class Config:
     elements: int
     x_is_flat: bool
     extents: tuple
-    places: tuple
+    strides: tuple
     dims: int
     flat_dims: int
     runs: tuple
@@ -62,7 +62,7 @@ class Config:
     @property
     def step(self):
         """Bytes of shared memory between the elements of a vector of the cut array."""
-        return self.places[-1] * self.itemsize
+        return self.strides[-1] * self.itemsize
 
     @property
     def threads(self):
@@ -89,9 +89,9 @@ class Config:
         banks = {}
         for lane in range(min(32, self.cut_count)):
             index, at = lane * self.cut_unit // self.itemsize, 0
-            for size, place in zip(self.extents[::-1], self.places[::-1]):
+            for size, stride in zip(self.extents[::-1], self.strides[::-1]):
                 index, i = divmod(index, size)
-                at += i * place
+                at += i * stride
             at *= self.itemsize
             word = (at + (at >> 7 << 4) * padded) >> 2
             banks.setdefault(word & 31, set()).add(word)
@@ -193,21 +193,21 @@ def plan(form, alignments, wanted):
 
 def _planned(form, orders, strides, extents, runs, flat, flat_unit, cut_unit):
     size, cut = form.itemsize, 1 - flat
-    places, total = {}, 1
+    positions, total = {}, 1
     for d in orders[flat]:
-        places[d] = total
+        positions[d] = total
         total *= extents[d]
     run, across = runs[flat]
     v, w = flat_unit // size, cut_unit // size
     flat_dims = [Dim(extents[d], strides[flat](d), 0) for d in orders[flat][across:] if extents[d] > 1]
-    cut_dims = [(extents[d], strides[cut](d), places[d]) for d in orders[cut] if extents[d] > 1 or d is orders[cut][0]]
+    cut_dims = [(extents[d], strides[cut](d), positions[d]) for d in orders[cut] if extents[d] > 1 or d is orders[cut][0]]
     outer = tuple(Dim(d.size // extents[d], d.x * extents[d], d.y * extents[d]) for d in form.dims if extents[d] < d.size)
-    (first, stride, place), *others = cut_dims
+    (first, stride, position), *others = cut_dims
     config = Config(size, flat_unit, cut_unit, total, flat == 0, tuple(e for e, _, _ in reversed(cut_dims)),
                     tuple(p for _, _, p in reversed(cut_dims)), len(outer), len(flat_dims) + 1, tuple(r * size for r, _ in runs),
                     form.is_wide)
     return Plan(config, outer, (*reversed(flat_dims), Dim(run // v, v, 0)),
-                (*(Dim(*d) for d in reversed(others)), Dim(first // w, stride * w, place * w)))
+                (*(Dim(*d) for d in reversed(others)), Dim(first // w, stride * w, position * w)))
 
 
 def staged_seconds(plan, problem_bytes, device):
@@ -233,7 +233,7 @@ def staged_bound(nbytes, device):
 
 
 @functools.cache
-def make_places(config):
+def make_box_moves(config):
     """Device functions ``gather(tile, base, at, words)``, a vector of the cut array from shared memory, whose first element lies at byte
     `at` of the box, and ``scatter(tile, base, at, words, k)``, the other way, from word k on; ``location(byte)`` is where a byte lies."""
     size, STEP, V, PADDED = config.itemsize, config.step, config.cut_unit // config.itemsize, config.padded
@@ -275,7 +275,7 @@ def kernel(config, dependent):
     FLAT_BATCH, CUT_BATCH = min(FLAT_TURNS, IN_FLIGHT), min(CUT_TURNS, IN_FLIGHT)
     FLAT_SPAN, CUT_SPAN = FLAT_BATCH * THREADS, CUT_BATCH * THREADS
     FLAT_HELD, CUT_HELD = FLAT_BATCH * FLAT_WORDS, CUT_BATCH * CUT_WORDS
-    gather, scatter, location = make_places(config)
+    gather, scatter, location = make_box_moves(config)
     box, flat_offsets = make_offsets(config.dims, config.wide), make_offsets(config.flat_dims, config.wide)
     cut_offsets = make_offsets(len(config.extents), config.wide)
     wait = make_follow(dependent)
@@ -303,8 +303,8 @@ def kernel(config, dependent):
             # vectors of the other array out
             made = cuda.local.array(CUT_WORDS, u32)
             for e in range(thread, CUT, THREADS):
-                at, place = cut_offsets(e, cut_divisors, cut_strides)
-                gather(tile, base, place * ITEM, made)
+                at, inside = cut_offsets(e, cut_divisors, cut_strides)
+                gather(tile, base, inside * ITEM, made)
                 store_cut(advance(y, at), made, 0)
         else:
             # vectors of the other array in
@@ -316,8 +316,8 @@ def kernel(config, dependent):
                 for n in range(CUT_BATCH):
                     e = first + n * THREADS + thread
                     if e < CUT:
-                        _, place = cut_offsets(e, cut_divisors, cut_strides)
-                        scatter(tile, base, place * ITEM, words, n * CUT_WORDS)
+                        _, inside = cut_offsets(e, cut_divisors, cut_strides)
+                        scatter(tile, base, inside * ITEM, words, n * CUT_WORDS)
             cuda.syncthreads()
             # runs out
             run = cuda.local.array(FLAT_WORDS, u32)
