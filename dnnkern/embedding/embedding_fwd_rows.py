@@ -20,7 +20,8 @@ from ..host.launch import Argument, Launch
 
 COST = constants("embedding/fwd_rows")
 
-THREADS, BLOCKS = 256, 6  # of a block; of a multiprocessor
+THREADS = 256
+BLOCKS = 6  # of a multiprocessor, as `launch_bounds` says
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def kernel(config, index_dtype, dependent):
     ELEMENTS, BUFFER = config.unit // config.itemsize * word_of(config.itemsize)[2], FLIGHT * WORDS
     ONES, Index = 2 ** (8 * min(4, config.unit)) - 1, i64 if index_dtype == "int64" else i32
 
-    @jit(launch_bounds=(THREADS, BLOCKS))
+    @jit(launch_bounds=(THREADS, 6))
     def embedding_fwd_rows(weight, indices, y, units, per_row, rows, index_step, row_step, y_step):
         begin()
         words, found = cuda.local.array(BUFFER, u32), cuda.local.array(FLIGHT, Index)

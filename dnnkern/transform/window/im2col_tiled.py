@@ -141,7 +141,8 @@ def estimate(problem, device, config):
         threads = chunks
     short = max(1.0, (4 / config.unit) ** 0.5, (8 / (config.unit * max(config.chunks, 1))) ** 0.5)
     # with channels last, waves of blocks that load once and store: what shows where chunks are short
-    turns = max(1.0, threads / (THREADS * BLOCKS * device.sms)) * (COST.turn + COST.turn_chunk * config.chunks) if config.chunks else 0.0
+    turn = COST.turn + COST.turn_chunk * config.chunks if config.chunks else 0.0
+    turns = threads / (THREADS * BLOCKS * device.sms) * turn
     work = overlap(memory=memory_seconds(problem.bytes, device) * short, issue=issue_seconds(chunks, instructions, device), waits=turns)
     return LAUNCH + work.slowed(tail=tail(ceil_div(int(threads), THREADS) or 1, COST.blocks, device))
 
