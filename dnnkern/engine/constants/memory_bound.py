@@ -337,8 +337,9 @@ row("transform/few", h200("h200-transpose.jsonl"),
     ("thread", "dimension", "blocks"),
     thread=30, dimension=12, access=10, element=4, slower=1.1, apart=0.13, chunk=8, blocks=5)
 row("transform/tiled", h200("h200-transpose.jsonl"),
-    "instructions of a chunk of a thread, of each access of a narrower one; share of the waste of tiles that counts", ("chunk",),
-    chunk=60, narrow=26, waste=0.75)
+    "instructions of a chunk of a thread, of each access of a narrower one; share of the waste of tiles that counts; s of a short access of "
+    "a block's threads (h100-record.jsonl.gz)", ("chunk",),
+    chunk=60, narrow=23, waste=0.75, short=4.5e-8)
 row("transform/planes", h100("h100-weak-spots-band.jsonl"),
     "bytes in flight of a multiprocessor that memory's rate takes; instructions of a chunk, of an element of it; times as long with planes "
     "of whole chunks; s of a block", ("in_flight", "chunk", "element"),
