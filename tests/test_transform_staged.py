@@ -1,4 +1,4 @@
-"""Boxes of several dimensions through shared memory: which they are, their values, their banks; col2im of windows that do not overlap."""
+"""Boxes of several dimensions through shared memory: which they are, their values, their banks; col2im of windows with strides."""
 import contract
 import numpy as np
 import pytest
@@ -73,3 +73,23 @@ def test_windows_side_by_side_are_a_permutation(layout, by, simulated):
 def test_windows_that_are_no_permutation(words, reason, simulated):
     permuted = next(a for a in dispatch.algorithms("col2im") if a.name == "permuted")
     assert permuted.supports(parse_problem(words.split(), "col2im")) == f"{reason}; expected windows side by side that cover the image"
+
+
+@pytest.mark.parametrize("shape, window, stride, padding, layout", [
+    ((2, 3, 9, 8), (3, 3), (2, 2), 1, "NCHW"), ((1, 3, 12, 16), (7, 7), (2, 2), 3, "NCHW"), ((2, 7, 8, 9), (3, 3), (2, 3), 1, "NHWC"),
+    ((1, 2, 5, 7, 8), (2, 3, 5), (2, 1, 3), 1, "NCHW"), ((1, 1, 80), (70,), (2,), 9, "NCHW"), ((1, 6, 7, 16), (2, 3), (4, 3), 0, "NHWC")])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_taps_that_match_are_those_of_all(shape, window, stride, padding, layout, dtype, simulated):
+    """Bitwise what the sums over all taps are, since their order is the same; strides that differ, and gaps between windows."""
+    more = dict(stride=stride, padding=padding, layout=layout)
+    x = np.random.default_rng(7).standard_normal(shape).astype(dtype)
+    columns = np.random.default_rng(8).standard_normal(dnnkern.im2col(x, window, **more).shape).astype(dtype)
+    results = {algo: dnnkern.col2im(columns, shape, window, algo=algo, **more) for algo in ("gather", "matching", "naive")}
+    assert np.array_equal(results["gather"], results["matching"])
+    assert np.allclose(results["naive"], results["matching"], 2e-3)
+
+
+def test_taps_of_stride_1_all_match(simulated):
+    matching = next(a for a in dispatch.algorithms("col2im") if a.name == "matching")
+    assert matching.supports(parse_problem("2x3x9x8 f32 3x3 p1".split(), "col2im")) == "the stride is 1: every tap reads every pixel"
+    assert matching.supports(parse_problem("2x3x9x8 f32 3x3 s2 d2 p2".split(), "col2im")) == "dilation (2, 2); expected 1"

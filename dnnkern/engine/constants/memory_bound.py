@@ -337,8 +337,8 @@ row("transform/few", h200("h200-transpose.jsonl"),
     ("thread", "dimension", "blocks"),
     thread=30, dimension=12, access=10, element=4, slower=1.1, apart=0.13, chunk=8, blocks=5)
 row("transform/tiled", h200("h200-transpose.jsonl"),
-    "instructions of a chunk of a thread, of each access of a narrower one; share of the waste of tiles that counts; s of a short access of "
-    "a block's threads (h100-record.jsonl.gz)", ("chunk",),
+    "instructions of a chunk of a thread, of each access of a narrower one; share of the waste of tiles that counts; s of a short access "
+    "of a block's threads (h100-record.jsonl.gz)", ("chunk",),
     chunk=60, narrow=23, waste=0.75, short=4.5e-8)
 row("transform/planes", h100("h100-weak-spots-band.jsonl"),
     "bytes in flight of a multiprocessor that memory's rate takes; instructions of a chunk, of an element of it; times as long with planes "
@@ -364,8 +364,9 @@ row("transform/col2im_naive", GUESSED,
     "instructions of an element, a tap",
     element=300, tap=220)
 row("transform/col2im_gather", COUNTED,
-    "instructions of a thread, a row of taps, a tap, an element of it with channels last; of an element at stride 1 and at others",
-    thread=60, row=40, tap=20, element=4, stride_1=10, strided=18, blocks=6)
+    "instructions of a thread, a row of taps, a tap, an element of it with channels last; of an element at stride 1 and at others "
+    "(h100-record.jsonl.gz), of one whose output there is; times as long as counted until that has been measured",
+    thread=60, row=40, tap=20, element=4, stride_1=10, strided=33, matching=33, slower=1.7, blocks=6)
 row("transform/resample_naive", GUESSED,
     "instructions of an output, a tap, one of a filter (h100-weak-spots-grid.jsonl); of a pixel backward, a tap",
     output=500, tap=60, filter_tap=175, bwd=1500, bwd_tap=200)
