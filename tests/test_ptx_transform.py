@@ -223,12 +223,15 @@ def test_windows_move_chunks():
     assert accesses(code, "LDG") == {16: 8} and accesses(code, "STG") == {128: 1}
     code, _ = assembled(window("col2im", (32, 56, 56, 64), "float16", 3, 1, 1, 1, "NHWC"), "gather")
     assert accesses(code, "LDG") == {128: 3} and accesses(code, "STG") == {128: 1}, "a row of taps in flight"
+    code, _ = assembled(window("col2im", (32, 3, 224, 224), "float16", 7, 2, 3, 1, "NCHW"), "matching")
+    assert accesses(code, "LDG") == {16: 16} and accesses(code, "STG") == {64: 1}, "4 taps of 7 for each of 4 pixels"
 
 
 def test_fast_kernels_do_not_divide():
     for problem, algo in ((window("im2col", (32, 64, 56, 56), "float16", 3, 2, 1, 1, "NCHW"), "tiled"),
                           (window("im2col", (32, 64, 7, 7), "float16", 3, 2, 1, 1, "NCHW"), "gather"),
                           (window("col2im", (32, 64, 56, 56), "float16", 3, 2, 1, 1, "NCHW"), "gather"),
+                          (window("col2im", (32, 64, 56, 56), "float16", 3, 2, 1, 1, "NCHW"), "matching"),
                           (transposition((13, 17, 19, 64), (2, 1, 0, 3), "float16"), "copy")):
         code, _ = assembled(problem, algo)
         assert not code.divisions and not code.opcodes("MUFU", "I2F"), algo

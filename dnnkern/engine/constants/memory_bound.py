@@ -416,8 +416,9 @@ row("transform/grid_cells", h200("h200-training.md"),
     output=450, sort_values=5, sort_numbers=20, cell=8)
 row("transform/grid_gather", h200("h200-training.md"),
     "instructions of a load with channels last, of its address for a thread, of a load with channels first, of finding an output "
-    "position, of an element of dx; times that work; times as long with few warps; blocks of a multiprocessor that are enough", ("enough",),
-    load=6, address=20, load_first=22, find=60, element=5, work=1.2, few_warps=1.1, enough=2)
+    "position, of an element of dx; times that work; times as long with few warps; share of the shorter of work and memory that shows "
+    "(h100-record.jsonl.gz); blocks of a multiprocessor that are enough", ("enough",),
+    load=6, address=20, load_first=22, find=60, element=5, work=1.2, few_warps=1.1, exposed=0.1, enough=2)
 row("transform/grid_atomic", h200("h200-training.md"),
     "additions a clock and multiprocessor; instructions of a thread, of a corner", ("thread", "corner"),
     additions=0.8, thread=60, corner=12)

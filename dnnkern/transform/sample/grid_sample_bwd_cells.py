@@ -92,9 +92,10 @@ def estimate(problem, device, config):
     work += p.dx.size * (COST.element + COST.find / (share.channels * config.turns))
     _, rows, columns = _grid(p, share)
     blocks = rows * columns * p.x.shape[0] * ceil_div(p.channels, share.step * config.turns)
-    warps = COST.few_warps if _blocks_resident(config.kind, share) < 3 else 1.0  # too few to have the L1 busy all the time
+    warps = COST.few_warps if _blocks_resident(config.kind, share) < 3 and taps > 1 else 1.0  # too few to have the L1 busy all the time
     gather = issue_seconds(work, 1, device) * warps / occupied(blocks, COST.enough, device)
-    return (LAUNCH + _cells.seconds(p, device) + overlap(issue=gather, memory=memory_seconds(p.dy.nbytes + p.dx.nbytes, device))
+    return (LAUNCH + _cells.seconds(p, device) + overlap(
+        issue=gather, memory=memory_seconds(p.dy.nbytes + p.dx.nbytes, device), exposed=COST.exposed)
             + _grid_gradient.seconds(p, device))
 
 
