@@ -118,13 +118,13 @@ def kernel(config):
             for v in range(ELEMENTS):
                 total[v] = 0.0
             # the first tap that reads a pixel, and its output
-            o, t0 = divide_remainder(d + axes.d.padding, axes.d.by_stride)
+            o, t = divide_remainder(d + axes.d.padding, axes.d.by_stride)
             p0, r0 = divide_remainder(h + axes.h.padding, axes.h.by_stride)
             for j in range(PIXELS):
                 outputs[j], taps[j] = divide_remainder(w + j + axes.w.padding, axes.w.by_stride)
-            for t in range(t0, axes.d.taps, axes.d.stride):
-                p = p0
-                for r in range(r0, axes.h.taps, axes.h.stride):
+            while t < axes.d.taps:  # NOTE: a range with a step divides
+                p, r = p0, r0
+                while r < axes.h.taps:
                     reads_row = o >= 0 and o < axes.d.outputs and p >= 0 and p < axes.h.outputs
                     tap, row = (t * axes.h.taps + r) * S, (o * axes.h.outputs + p) * axes.w.outputs
                     for b in range(BATCHES):
@@ -141,8 +141,8 @@ def kernel(config):
                                 widen(values, words, (k * PIXELS + j) * WORDS)
                                 for v in range(V):
                                     total[j * V + v] += values[v]
-                    p -= 1
-                o -= 1
+                    p, r = p - 1, r + axes.h.stride
+                o, t = o - 1, t + axes.d.stride
             # write back
             result = cuda.local.array(PACKED, u32)
             if LAST:
