@@ -72,6 +72,21 @@ def test_planes_move_16_bytes_on_both_sides(shape, axes, dtype):
     assert code.registers * launch.block[0] * config.blocks <= 65536
 
 
+@pytest.mark.parametrize("words, op, loads, stores", [
+    ("64x3x224x224 f16 16", "space_to_depth", {128: 2}, 64), ("40x3x448x448 f16 64", "space_to_depth", {128: 5}, 128),
+    ("128x304x7x7 e4m3 0,2,3,1", "transpose", {128: 4}, 128), ("64x7x7x340 e4m3 0,3,1,2", "transpose", {32: 4}, 32),
+    ("64x3x224x224 bf16 16x16 s16", "col2im", {128: 2}, 128)])
+def test_boxes_move_vectors_on_both_sides(words, op, loads, stores):
+    """All loads of a thread are in flight together; single elements meet shared memory alone, and nothing local memory."""
+    problem, algo = parse_problem(words.split(), op), "permuted" if op == "col2im" else "staged"
+    code, launch = assembled(problem, algo)
+    assert accesses(code, "LDG") == loads and set(accesses(code, "STG")) == {stores}
+    single = 8 * problem.x.itemsize
+    assert single in accesses(code, "STS") or single in accesses(code, "LDS")
+    assert not code.count("LDL") + code.count("STL") and code.registers <= 64
+    assert code.registers * launch.block[0] * 4 <= 65536
+
+
 @pytest.mark.parametrize("dtype, permutations", [("bfloat16", 32), ("int8", 128)])
 def test_squares_change_places_in_registers(dtype, permutations):
     """Half an instruction an element."""
@@ -208,12 +223,15 @@ def test_windows_move_chunks():
     assert accesses(code, "LDG") == {16: 8} and accesses(code, "STG") == {128: 1}
     code, _ = assembled(window("col2im", (32, 56, 56, 64), "float16", 3, 1, 1, 1, "NHWC"), "gather")
     assert accesses(code, "LDG") == {128: 3} and accesses(code, "STG") == {128: 1}, "a row of taps in flight"
+    code, _ = assembled(window("col2im", (32, 3, 224, 224), "float16", 7, 2, 3, 1, "NCHW"), "matching")
+    assert accesses(code, "LDG") == {16: 16} and accesses(code, "STG") == {64: 1}, "4 taps of 7 for each of 4 pixels"
 
 
 def test_fast_kernels_do_not_divide():
     for problem, algo in ((window("im2col", (32, 64, 56, 56), "float16", 3, 2, 1, 1, "NCHW"), "tiled"),
                           (window("im2col", (32, 64, 7, 7), "float16", 3, 2, 1, 1, "NCHW"), "gather"),
                           (window("col2im", (32, 64, 56, 56), "float16", 3, 2, 1, 1, "NCHW"), "gather"),
+                          (window("col2im", (32, 64, 56, 56), "float16", 3, 2, 1, 1, "NCHW"), "matching"),
                           (transposition((13, 17, 19, 64), (2, 1, 0, 3), "float16"), "copy")):
         code, _ = assembled(problem, algo)
         assert not code.divisions and not code.opcodes("MUFU", "I2F"), algo

@@ -183,7 +183,7 @@ def test_there_and_back():
 # ---- bits
 
 @pytest.mark.parametrize("dtype", ["uint8", "int64", "uint16", "uint32"])
-@pytest.mark.parametrize("algo", ["naive", "copy", "tiled", "few"])
+@pytest.mark.parametrize("algo", ["naive", "copy", "tiled", "few", "staged"])
 def test_dtypes_without_arithmetic_are_moved_too(dtype, algo, simulated):
     x = np.random.default_rng(1).integers(0, 2 ** 31, (5, 3, 40)).astype(dtype)
     axes = (1, 0, 2) if algo == "copy" else (0, 2, 1)
@@ -192,7 +192,7 @@ def test_dtypes_without_arithmetic_are_moved_too(dtype, algo, simulated):
 
 def test_nan_payloads_and_signs_of_zero_are_kept(simulated):
     bits = np.array([0x7F800001, 0xFFC12345, 0x80000000, 0x00000001] * 20, np.uint32).reshape(8, 10)
-    for algo in ("naive", "tiled", "few"):
+    for algo in ("naive", "tiled", "few", "staged"):
         x = bits[:, :3].copy() if algo == "few" else bits
         assert np.array_equal(dnnkern.transpose(x.view(np.float32), (1, 0), algo=algo).view(np.uint32), x.T), algo
 

@@ -13,7 +13,7 @@ from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..engine.ahead import make_follow
 from ..engine.constants import constants
-from ..engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, narrow_rate, overlap
+from ..engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, overlap
 from ..engine.offsets import LIMIT
 from ..engine.vectors import make_unit_moves, unit_of, word_of
 from ..host.launch import Argument, Launch
@@ -21,6 +21,7 @@ from ..host.launch import Argument, Launch
 COST = constants("embedding/fwd_rows")
 
 THREADS = 256
+BLOCKS = 6  # of a multiprocessor, as `launch_bounds` says
 
 
 @dataclass(frozen=True)
@@ -83,10 +84,12 @@ def configs(problem, device):
 
 
 def estimate(problem, device, config):
-    """Bytes, at a lower rate for short accesses; instructions of a unit; two loads, one after the other, at least."""
+    """Bytes; instructions of a unit; waves of blocks that wait for two loads, one after the other, which is what units below 16 bytes
+    take."""
     units = _units(problem, config)
-    rate = narrow_rate(config.unit, config.unit)
-    work = overlap(memory=memory_seconds(problem.bytes, device) / rate, issue=issue_seconds(units, COST.unit, device), waits=COST.wait)
+    waves = max(1.0, units / (config.flight * THREADS * BLOCKS * device.sms))
+    work = overlap(memory=memory_seconds(problem.bytes, device), issue=issue_seconds(units, COST.unit, device),
+                   waits=waves * (COST.turn + COST.turn_unit * config.flight))
     return LAUNCH + Cost(waves=COST.flight * config.flight) + work.slowed(slower=COST.single if config.flight == 1 else 1.0)
 
 

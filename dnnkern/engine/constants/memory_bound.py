@@ -276,9 +276,10 @@ row("loss/mse_vector", h200("h200-training.md"),
 row("embedding/naive", GUESSED,
     "instructions of an element, of a dimension's division, of a position; s that a thread waits at first, for a position",
     element=60, dimension=90, position=10, start=1.5e-6, wait=20e-9)
-row("embedding/fwd_rows", GUESSED,
-    "instructions of a unit; s that a thread waits for its index and its row, and for each unit more; times as long with one unit a thread",
-    unit=40, wait=1.2e-6, flight=1.5e-7, single=1.02)
+row("embedding/fwd_rows", h100("h100-record.jsonl.gz"),
+    "instructions of a unit; s of a block: for its index and its row, and for each unit of a thread; s more for each of these; times as "
+    "long with one unit a thread", ("unit", "flight"),
+    unit=40, turn=6e-7, turn_unit=3.7e-7, flight=1.5e-7, single=1.02)
 row("embedding/sorted_list", GUESSED,
     "s of a block of either launch, and of a chunk of a tile's length beside it; the share of all positions that a frequent row has",
     block=3.5e-6, chunk=6e-6, frequent=0.1)
@@ -295,8 +296,8 @@ row("embedding/bwd_direct", GUESSED,
 
 row("transform/naive", GUESSED,
     "instructions of a dimension's division, of a thread of cast, of a dimension of pad; s that a launch takes that waits for the one "
-    "before it",
-    dimension=70, cast=30, pad=80, alone=4e-7)
+    "before it; share of divisions and memory's time that does not overlap (h100-record.jsonl.gz)",
+    dimension=70, cast=30, pad=80, alone=4e-7, exposed=0.45)
 row("transform/cast_vector", COUNTED,
     "instructions of a thread, a dimension, an element, an access",
     thread=20, dimension=12, element=6, access=8, blocks=6)
@@ -310,50 +311,62 @@ row("transform/pad_rows", h100("h100-weak-spots-pad.jsonl"),
     "chunks of a row up to which there are ends of rows everywhere; times as long there with elements of one byte, of two", ("short",),
     short=64, one_byte=1.85, two_bytes=1.2)
 row("transform/pad_bwd_rows", h100("h100-weak-spots-pad.jsonl"),
-    "instructions, with what a warp waits for, of a chunk and of the sums of a row, alone and in lists; of an element that is gathered; s "
-    "that each chunk of a block takes beside its bytes", ("element", "late", "blocks"),
-    chunk=400, end=770, listed_chunk=340, listed_end=1400, element=30, late=2e-7, blocks=4)
+    "instructions, with what a warp waits for, of a chunk and of the sums of a row, alone and in lists, and alone where they "
+    "are mirrored; of a dimension beyond two in lists (h100-record.jsonl.gz); of an element that is gathered; s that each chunk of a block "
+    "takes beside its bytes", ("element", "late", "blocks"),
+    chunk=400, end=770, listed_chunk=340, listed_end=1400, mirrored_end=1550, outer=25, element=30, late=2e-7, blocks=4)
 row("transform/pad_flat", h100("h100-weak-spots-pad.jsonl"),
-    "instructions, with what a warp waits for: of a vector, a dimension, a row that is looked up, an element that is gathered; of a vector "
-    "and an element from shared memory; of a vector within a row, of an element beside one, with a value to fill in; of a vector in lists, "
-    "vectors of a row's end in them; elements a clock that the L1 serves; s that each vector of a block takes beside its bytes",
+    "instructions, with what a warp waits for: of a vector, a dimension, a row that is looked up, an element that is gathered; of a "
+    "vector and an element from shared memory; of a vector within a row, of a dimension beyond two of it, of an element beside one, "
+    "mirrored, with a value to fill in; of a vector in lists, vectors of a row's end in them, an element of one byte of those "
+    "(h100-record.jsonl.gz); elements a clock that the L1 serves; s that each vector of a block takes beside its bytes",
     ("dimension", "row", "l1", "late", "blocks"),
-    vector=70, dimension=12, row=15, element=32, staged=100, from_shared=8, dense=140, beside=33, beside_filled=49, listed=331, ends=3.2,
-    l1=8, late=5e-8, blocks=1)
+    vector=70, dimension=12, row=15, element=32, staged=100, from_shared=8, dense=140, outer=53, beside=33, beside_mirrored=38.5,
+    beside_filled=49, listed=331, ends=3.2, listed_byte=16, l1=8, late=5e-8, blocks=1)
 row("transform/concat_batch", h100("h100-weak-spots-band.jsonl"),
     "times as long as the rows of each array, with more than four arrays a launch, and with one chunk per thread of single bytes "
     "(h100-weak-spots-grid.jsonl)", slower=0.97, eight=2.1, bytes=1.12)
 row("transform/copy", h200("h200-transpose.jsonl"),
     "bytes in flight of a thread that memory's rate takes; instructions of a thread, a dimension; times as long with units of 1 or 2 "
-    "bytes, and where rows of y begin within a sector (h100-weak-spots-grid.jsonl)", ("thread", "dimension", "blocks"),
+    "bytes, and of up to 4 where rows of y have gaps and begin within a sector (h100-weak-spots-grid.jsonl, h100-record.jsonl.gz)",
+    ("thread", "dimension", "blocks"),
     in_flight=16, thread=10, dimension=12, short=1.08, ragged=1.4, blocks=8)
 row("transform/few", h200("h200-transpose.jsonl"),
-    "instructions of a thread, a dimension, an access, an element; times as long as a copy; bytes of a chunk that are as fast",
+    "instructions of a thread, a dimension, an access, an element; times as long as a copy, and more for each of an odd number of chunks "
+    "beyond two that a thread stores side by side (h100-record.jsonl.gz); bytes of a chunk that are as fast",
     ("thread", "dimension", "blocks"),
-    thread=30, dimension=12, access=10, element=4, slower=1.1, chunk=8, blocks=5)
+    thread=30, dimension=12, access=10, element=4, slower=1.1, apart=0.13, chunk=8, blocks=5)
 row("transform/tiled", h200("h200-transpose.jsonl"),
-    "instructions of a chunk of a thread, of each access of a narrower one; share of the waste of tiles that counts", ("chunk",),
-    chunk=60, narrow=12, waste=0.75)
+    "instructions of a chunk of a thread, of each access of a narrower one; share of the waste of tiles that counts; s of a short access "
+    "of a block's threads (h100-record.jsonl.gz)", ("chunk",),
+    chunk=60, narrow=23, waste=0.75, short=4.5e-8)
 row("transform/planes", h100("h100-weak-spots-band.jsonl"),
     "bytes in flight of a multiprocessor that memory's rate takes; instructions of a chunk, of an element of it; times as long with planes "
     "of whole chunks; s of a block", ("in_flight", "chunk", "element"),
-    in_flight=64e3, chunk=30, element=5, whole=1.05, start=1e-6)
+    in_flight=64e3, chunk=30, element=5, whole=1.1, start=8e-7)
+row("transform/staged", COUNTED,
+    "instructions of a vector, a dimension of it, an element; lanes that its access to shared memory takes; bytes in flight "
+    "of a multiprocessor that memory's rate takes; times as long as counted until it has been measured; s of the loads that a thread "
+    "has in flight together",
+    vector=16, dimension=8, element=5, bank=8, in_flight=48e3, slower=1.5, start=1e-6)
 row("transform/im2col_naive", GUESSED,
     "instructions of an element",
     element=600)
 row("transform/im2col_gather", COUNTED,
     "instructions of an element, a store, of one that may reach into the next run; elements of a block; times as long as counted "
     "(h100-regrets.jsonl, h100-record.jsonl.gz)",
-    element=12, store=100, split=76, tile=2048, blocks=8, slower=1.55)
+    element=12, store=100, split=76, tile=2048, blocks=8, slower=1.5)
 row("transform/im2col_tiled", COUNTED,
-    "instructions of a chunk of channels, of a chunk of taps, of a row of taps, a load, a tap",
-    channels=70, taps=60, row=12, load=6, tap=8, blocks=6)
+    "instructions of a chunk of channels, of a chunk of taps, of a row of taps, a load, a tap; s of a block with channels last, and more "
+    "for each chunk of a thread (h100-record.jsonl.gz)",
+    channels=85, taps=60, row=12, load=6, tap=8, blocks=6, turn=7e-7, turn_chunk=4e-7)
 row("transform/col2im_naive", GUESSED,
     "instructions of an element, a tap",
     element=300, tap=220)
 row("transform/col2im_gather", COUNTED,
-    "instructions of a thread, a row of taps, a tap, an element of it with channels last; of an element at stride 1 and at others",
-    thread=60, row=40, tap=20, element=4, stride_1=10, strided=18, blocks=6)
+    "instructions of a thread, a row of taps, a tap, an element of it with channels last; of an element at stride 1 and at others "
+    "(h100-record.jsonl.gz), of one whose output there is; times as long as counted until that has been measured",
+    thread=60, row=40, tap=20, element=4, stride_1=10, strided=33, matching=33, slower=1.7, blocks=6)
 row("transform/resample_naive", GUESSED,
     "instructions of an output, a tap, one of a filter (h100-weak-spots-grid.jsonl); of a pixel backward, a tap",
     output=500, tap=60, filter_tap=175, bwd=1500, bwd_tap=200)
@@ -368,8 +381,8 @@ row("transform/resample_tiles", h100("h100-weak-spots-grid.jsonl"),
     threads=1080, slower=1.1, turn=5.6e-7)
 row("transform/resample_chunks", h200("h200-resample.jsonl"),
     "instructions of a chunk, a dimension, a tap of an element with channels last, of an element and a tap forward, backward, of a tap of "
-    "a chunk backward", ("dimension",),
-    chunk=90, dimension=20, channels_tap=4, element=7, tap=13, element_bwd=6, tap_bwd=5, chunk_tap=30, blocks=6)
+    "a chunk backward; share of the shorter time that shows with channels first (h100-record.jsonl.gz)", ("dimension",),
+    exposed=0.5, chunk=90, dimension=20, channels_tap=4, element=7, tap=13, element_bwd=6, tap_bwd=5, chunk_tap=30, blocks=6)
 row("transform/affine_bwd", GUESSED,
     "s of a block's sum; s of a turn of it",
     sum=3e-6, turn=0.1e-6)
@@ -383,16 +396,17 @@ row("transform/grid_naive", GUESSED,
     "instructions of an element, of one that looks at an output position",
     element=700, look=60)
 row("transform/grid_pixels", h200("h200-training.md"),
-    "instructions of a thread, a tap of it, a channel, a tap of it with 16 bits and else; times as long as a copy; threads that are "
-    "enough", ("enough", "blocks"),
-    thread=100, tap=15, channel=20, channel_tap_16=30, channel_tap=18, slower=1.2, enough=512, blocks=8)
+    "instructions of a thread, a tap of it, a channel, a tap of it with 16 bits and else; times as long as a copy; share of memory's time "
+    "that shows (h100-record.jsonl.gz); threads that are enough", ("enough", "blocks"),
+    exposed=0.5, thread=100, tap=15, channel=20, channel_tap_16=30, channel_tap=18, slower=1.2, enough=512, blocks=8)
 row("transform/grid_planes", h200("h200-training.md"),
     "instructions of a pixel moved, a channel of it, an output position, a tap of it, a channel of it, a tap of that; times as long as a "
-    "copy; exponent of waves that are not full (h100-weak-spots-conv.jsonl)", ("uneven",),
-    uneven=0.3, pixel=30, pixel_channel=18, output=60, tap=10, channel=10, channel_tap=10, slower=1.2)
+    "copy",
+    pixel=30, pixel_channel=18, output=60, tap=10, channel=10, channel_tap=10, slower=1.2)
 row("transform/grid_packed", h100("h100-weak-spots-conv.jsonl"),
-    "instructions of a position, of the place of a tap, of a load of 16 bytes, of a channel of it, of a result; times as long as a copy",
-    position=130, tap=13, load=10, channel=1.75, result=4, slower=1.0)
+    "instructions of a position, of the place of a tap, of a load of 16 bytes, of a channel of it, of a result; times as long as a copy, "
+    "and as counted with a group that overlaps another, until it has been measured", ("overlapping",),
+    position=130, tap=13, load=10, channel=1.75, result=4, slower=1.0, overlapping=1.5)
 row("transform/grid_gradient", h200("h200-training.md"),
     "instructions of an output position, of a load with channels last, of its address for a thread, of a load with channels first",
     output=700, load=6, address=20, load_first=22)
@@ -402,8 +416,9 @@ row("transform/grid_cells", h200("h200-training.md"),
     output=450, sort_values=5, sort_numbers=20, cell=8)
 row("transform/grid_gather", h200("h200-training.md"),
     "instructions of a load with channels last, of its address for a thread, of a load with channels first, of finding an output "
-    "position, of an element of dx; times that work; times as long with few warps; blocks of a multiprocessor that are enough", ("enough",),
-    load=6, address=20, load_first=22, find=60, element=5, work=1.2, few_warps=1.1, enough=2)
+    "position, of an element of dx; times that work; times as long with few warps; share of the shorter of work and memory that shows "
+    "(h100-record.jsonl.gz); blocks of a multiprocessor that are enough", ("enough",),
+    load=6, address=20, load_first=22, find=60, element=5, work=1.2, few_warps=1.1, exposed=0.1, enough=2)
 row("transform/grid_atomic", h200("h200-training.md"),
     "additions a clock and multiprocessor; instructions of a thread, of a corner", ("thread", "corner"),
     additions=0.8, thread=60, corner=12)

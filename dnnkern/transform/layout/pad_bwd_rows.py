@@ -128,7 +128,9 @@ def estimate(problem, device, config):
     read = problem.bytes - problem.dx.nbytes
     moved = memory_seconds(read * max(spread, waste) + problem.dx.nbytes * waste, device)
     ends = config.mode != "constant" and row.size > row.inner or _chunks_of_row(problem) * config.elements > row.inner
-    chunk, end = (COST.listed_chunk, COST.listed_end) if config.listed else (COST.chunk, COST.end)
+    chunk, end = COST.chunk, COST.mirrored_end if config.mode == "reflect" else COST.end
+    if config.listed:
+        chunk, end = COST.listed_chunk + COST.outer * max(0, config.dims - 2), COST.listed_end
     issue = issue_seconds(count, chunk + ends * end / _chunks_of_row(problem), device)
     if not config.dense:
         issue += issue_seconds(count, COST.element * config.elements, device)

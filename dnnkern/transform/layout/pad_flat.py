@@ -122,9 +122,10 @@ def estimate(problem, device, config):
     if config.staged:
         vector, share, element = COST.staged, 1.0, COST.from_shared
     elif config.listed:
-        vector, share, element = COST.listed, COST.ends * rows, COST.element
+        vector, share, element = COST.listed, COST.ends * rows, COST.listed_byte if config.itemsize == 1 else COST.element
     elif config.dense:
-        vector, share, element = COST.dense, WARP * rows, COST.beside_filled if config.filled else COST.beside
+        vector, share = COST.dense + COST.outer * max(0, config.dims - 2), WARP * rows
+        element = COST.beside_filled if config.filled else COST.beside_mirrored if config.mode == "reflect" else COST.beside
     else:
         vector, share, element = COST.vector + config.dims * (COST.dimension + COST.row * (1 + rows)), 1.0, COST.element
     gathered = count * min(1.0, share)

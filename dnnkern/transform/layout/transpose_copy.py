@@ -75,12 +75,15 @@ def configs(problem, device):
 
 
 def estimate(problem, device, config):
-    """Sectors, and what short units cost: to find, and where neighbouring rows of y share sectors."""
+    """Sectors, and what short units cost: to find, and where rows of y leave sectors incomplete."""
     count = _units(problem).size
     run = problem.canonical.dims[-1].size * config.itemsize
     moved = memory_seconds(problem.read_bytes * sector_waste(run, config.unit) + problem.y.nbytes, device)
-    if config.unit < 4:
-        moved *= COST.ragged if any(d.y * config.itemsize % SECTOR for d in problem.canonical.dims[:-1]) else COST.short
+    *outer, row = problem.canonical.dims
+    if config.unit < 8 and outer and outer[-1].y != row.size and any(d.y * config.itemsize % SECTOR for d in outer):
+        moved *= COST.ragged  # neighbours in memory are written by other launches, or not at all
+    elif config.unit < 4:
+        moved *= COST.short
     work = overlap(memory=moved / flight_rate(config.unit * config.units, COST.in_flight),
                    issue=issue_seconds(count, COST.thread + COST.dimension * config.dims, device))
     return LAUNCH + work.slowed(tail=tail(ceil_div(count, THREADS * config.units), COST.blocks, device))

@@ -93,11 +93,13 @@ def _config(problem):
 
 
 def estimate(problem, device, config):
-    """The bytes, more where chunks are short; about four instructions per element."""
+    """The bytes, more where chunks are short, or an odd number of them are stored by a thread; about four instructions per element."""
     config = _config(problem)
     threads = problem.units.size // (config.short * config.elements)
     a_thread = COST.thread + COST.dimension * config.dims + config.short * (COST.access + COST.element * config.elements)
-    memory = memory_seconds(problem.bytes, device) * max(COST.slower, (COST.chunk / config.unit) ** 0.5)
+    # sectors of which two threads store halves
+    apart = COST.apart * (config.short - 2) if config.short % 2 and not config.short_in_x else 0.0
+    memory = memory_seconds(problem.bytes, device) * (max(COST.slower, (COST.chunk / config.unit) ** 0.5) + apart)
     work = overlap(memory=memory, issue=issue_seconds(threads, a_thread, device))
     return LAUNCH + work.slowed(tail=tail(ceil_div(threads, THREADS), COST.blocks, device))
 

@@ -38,11 +38,12 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """A 32-byte sector a load where neighbours of y are apart in x, and the divisions."""
+    """A 32-byte sector a load where neighbours of y are apart in x, and the divisions, which precede it."""
     form = problem.canonical
     spread = min(32, max(abs(form.dims[-1].x), 1) * form.itemsize) // form.itemsize
     divisions = issue_seconds(form.size, COST.dimension * len(form.dims), device)
-    return LAUNCH + overlap(issue=divisions, memory=memory_seconds(problem.read_bytes * spread + problem.y.nbytes, device))
+    return LAUNCH + overlap(
+        issue=divisions, memory=memory_seconds(problem.read_bytes * spread + problem.y.nbytes, device), exposed=COST.exposed)
 
 
 @functools.cache

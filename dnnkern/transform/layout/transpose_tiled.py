@@ -113,7 +113,8 @@ def configs(problem, device):
 
 
 def estimate(problem, device, config):
-    """Sectors of either side, the share of the tiles that is within the arrays, and the units' instructions."""
+    """Sectors of either side, the share of the tiles that is within the arrays, and the units' instructions; or waves of blocks whose
+    threads make many short accesses."""
     form = problem.units
     i, j, others = split(form)
     across, down = config.side * config.chunks_i, config.side * config.chunks_j
@@ -126,7 +127,9 @@ def estimate(problem, device, config):
     memory = memory_seconds(problem.read_bytes * waste_x + problem.y.nbytes * waste_y, device) * max(1.0, COST.waste * waste)
     chunk = COST.chunk + sum(0 if u == 16 else 16 // u * COST.narrow for u in (config.unit_x, config.unit_y))
     work = overlap(memory=memory, issue=issue_seconds(tiles * config.threads * config.side, chunk, device))
-    return LAUNCH + work.slowed(tail=tail(tiles, config.blocks, device))
+    short = sum(config.side * 16 // u for u in (config.unit_x, config.unit_y) if u < 16)
+    waits = COST.short * short * max(1.0, tiles / (config.blocks * device.sms))
+    return LAUNCH + overlap(work.slowed(tail=tail(tiles, config.blocks, device)), waits=waits)
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from ...host.launch import Argument, Launch
 
 COST, FLIGHTS = constants("transform/cast_vector"), constants("embedding/fwd_rows")
 
-THREADS, LIMIT = 256, 2 ** 31 - 2 ** 20
+THREADS, BLOCKS, LIMIT = 256, 8, 2 ** 31 - 2 ** 20  # of a block; of a multiprocessor; units
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,13 @@ def configs(problem, device):
 
 
 def estimate(problem, device, config):
-    """Sectors, and instructions of units."""
+    """Sectors, instructions of units, and waves of blocks that wait for the numbers of their rows and for units of them."""
     unit, units = config.unit, problem.count * _units(problem)
     moved = problem.bytes * sector_waste(problem.x.shape[1] * problem.x.itemsize, unit)
     a_thread = COST.thread + 2 * COST.dimension + 2 * COST.access
-    work = overlap(memory=memory_seconds(moved, device), issue=issue_seconds(units, a_thread, device))
+    waves = max(1.0, units / (config.flight * THREADS * BLOCKS * device.sms))
+    work = overlap(memory=memory_seconds(moved, device), issue=issue_seconds(units, a_thread, device),
+                   waits=waves * (FLIGHTS.turn + FLIGHTS.turn_unit * config.flight))
     work = work.slowed(tail=tail(-(-units // THREADS), COST.blocks, device), slower=FLIGHTS.single if config.flight == 1 else 1.0)
     return LAUNCH + Cost(waves=FLIGHTS.flight * config.flight) + work
 

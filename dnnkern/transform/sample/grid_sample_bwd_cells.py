@@ -87,13 +87,15 @@ def estimate(problem, device, config):
     p, share, dims = problem, config.share, problem.dims
     taps, positions = (2 ** dims if p.mode == "bilinear" else 1), p.grid.size // dims
     a_load = COST.load + COST.address / share.channels if share.unit else COST.load_first
-    work = COST.work * taps * positions * p.channels * (COST.find / share.channels + a_load)
+    channels = ceil_div(p.channels, share.step) * share.step  # of whole shares
+    work = COST.work * taps * positions * channels * (COST.find / share.channels + a_load)
     work += p.dx.size * (COST.element + COST.find / (share.channels * config.turns))
     _, rows, columns = _grid(p, share)
     blocks = rows * columns * p.x.shape[0] * ceil_div(p.channels, share.step * config.turns)
-    warps = COST.few_warps if _blocks_resident(config.kind, share) < 3 else 1.0  # too few to have the L1 busy all the time
+    warps = COST.few_warps if _blocks_resident(config.kind, share) < 3 and taps > 1 else 1.0  # too few to have the L1 busy all the time
     gather = issue_seconds(work, 1, device) * warps / occupied(blocks, COST.enough, device)
-    return (LAUNCH + _cells.seconds(p, device) + overlap(issue=gather, memory=memory_seconds(p.dy.nbytes + p.dx.nbytes, device))
+    return (LAUNCH + _cells.seconds(p, device) + overlap(
+        issue=gather, memory=memory_seconds(p.dy.nbytes + p.dx.nbytes, device), exposed=COST.exposed)
             + _grid_gradient.seconds(p, device))
 
 

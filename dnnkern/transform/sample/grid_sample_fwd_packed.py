@@ -4,7 +4,8 @@
 
 With channels first each channel of each corner is a load of its own, which the L1 answers line by line: 128 of them a position for 16
 channels of a volume. Here a load brings 8 channels of 16 bits, and neighbouring pixels follow each other without a gap. The copy costs what
-x takes to be read and written. An image whose channels are contiguous already is read as it is.
+x takes to be read and written. An image whose channels are contiguous already is read as it is. Where channels do not fill the last group,
+it has the last 8 of them, of which it stores those that no other group has.
 
 It wins where `planes` finds no room for the pixels in shared memory: volumes, and large images with many channels.
 """
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 from ...device import cuda, device_function, i32, i64, jit, u32
 from ...device.convert import element
-from ...device.index import ceil_div, divide_remainder, divisor
+from ...device.index import ceil_div, ceil_divide, divide_remainder, divisor
 from ...device.vec import advance
 from ...dispatch import Algorithm
 from ...engine.constants import constants
@@ -22,6 +23,7 @@ from ...engine.moves import transpose_launches, transpose_seconds
 from ...engine.strides import extents, grid_strides, image_strides
 from ...engine.values import COMPUTE, make_unpack
 from ...engine.vectors import make_unit_moves
+from ...host.canonical import aligned_to
 from ...host.launch import Argument, Launch
 from ...host.tensor import Tensor
 from .grid_sample_naive import Config as Kind
@@ -34,11 +36,13 @@ UNIT, WORDS, LIMIT = 16, 4, 2 ** 31 - 2 ** 20  # bytes of a group of channels
 
 @dataclass(frozen=True)
 class Config:
-    """What the kernel is compiled for, threads, groups of channels of a thread, whether a group of results is one store."""
+    """What the kernel is compiled for, threads, groups of channels of a thread, whether a group of results is one store, whether the last
+    group has channels of the one before it."""
     kind: Kind
     threads: int
     groups: int
     together: bool
+    overlaps: bool = False
 
     def __str__(self):
         return f"{self.threads} threads of {self.groups} x {UNIT} bytes"
@@ -49,45 +53,53 @@ def _channels(problem):
     return UNIT // problem.x.itemsize
 
 
+def _groups(problem):
+    return ceil_div(problem.channels, _channels(problem))
+
+
 def _contiguous(tensor, problem):
     """Whether groups of channels are aligned units of 16 bytes."""
-    return (tensor.strides[1] == 1 and tensor.alignment >= UNIT
+    return (problem.channels % _channels(problem) == 0 and tensor.strides[1] == 1 and tensor.alignment >= UNIT
             and not any(s % _channels(problem) for k, s in enumerate(tensor.strides) if k != 1))
 
 
 def supports(problem):
-    """Channels that fill groups; positions within 32 bits."""
+    """Channels that fill a group; positions within 32 bits."""
     p = problem
-    if p.channels % _channels(p):
-        return f"{p.channels} channels of {p.x.dtype}; expected a multiple of {_channels(p)}"
-    if max(p.y.size, p.x.size) >= LIMIT or max(p.image) >= 2 ** 23:
+    if p.channels < _channels(p):
+        return f"{p.channels} channels of {p.x.dtype}; expected {_channels(p)} at least"
+    if max(p.y.size, p.x.size * 2) >= LIMIT or max(p.image) >= 2 ** 23:
         return f"{p.y.size} results of images {p.image}; expected fewer results and pixels than 2**31 - 2**20, of extents below 2**23"
     return None
 
 
 def _regrouped(problem):
-    """(x as groups of channels, its copy), or None where x can be read as it is."""
+    """((x as groups of channels, its copy, elements before their first ones), ...): whole groups and one of the last channels, where those
+    do not fill one; empty where x can be read as it is."""
     p, v = problem, _channels(problem)
     if _contiguous(p.x, p):
-        return None
+        return ()
     n, c, *pixels = p.x.shape
     step, channel, *inner = p.x.strides
-    shape = (n, c // v, v, *pixels)
-    packed_n, packed_group, *packed = Tensor.packed((n, c // v, *pixels, v), p.x.dtype).strides
-    return (Tensor(shape, (step, v * channel, channel, *inner), p.x.dtype, p.x.alignment),
-            Tensor(shape, (packed_n, packed_group, packed[-1], *packed[:-1]), p.x.dtype))
+    packed_n, packed_group, *packed = Tensor.packed((n, _groups(p), *pixels, v), p.x.dtype).strides
+    found = []
+    for groups, first, group in ((c // v, 0, 0), (1, c - v, c // v))[:1 + (c % v > 0)]:
+        shape, before = (n, groups, v, *pixels), first * channel
+        alignment = aligned_to(p.x, before, p.x.itemsize)
+        found.append((Tensor(shape, (step, v * channel, channel, *inner), p.x.dtype, alignment),
+                      Tensor(shape, (packed_n, packed_group, packed[-1], *packed[:-1]), p.x.dtype), before, group * packed_group))
+    return tuple(found)
 
 
 def workspace(problem, device, config):
     """The copy of x."""
-    return 0 if _regrouped(problem) is None else problem.x.nbytes
+    return sum(y.nbytes for _, y, _, _ in _regrouped(problem))
 
 
 def configs(problem, device):
     """One group of a thread, and two."""
-    together = _contiguous(problem.y, problem)
-    several = (1, 2)[:problem.channels // _channels(problem)]
-    return [Config(config_of(problem), threads, n, together) for n in several for threads in (128, 256)]
+    together, overlaps = _contiguous(problem.y, problem), problem.channels % _channels(problem) > 0
+    return [Config(config_of(problem), threads, n, together, overlaps) for n in (1, 2)[:_groups(problem)] for threads in (128, 256)]
 
 
 def _positions(problem):
@@ -97,25 +109,25 @@ def _positions(problem):
 
 def _blocks(problem, config):
     """(blocks of the positions of an image, of groups of channels)."""
-    return ceil_div(_positions(problem), config.threads), ceil_div(problem.channels // _channels(problem), config.groups)
+    return ceil_div(_positions(problem), config.threads), ceil_div(_groups(problem), config.groups)
 
 
 @functools.lru_cache(maxsize=256)
-def _copy_seconds(tensors, device):
-    return transpose_seconds(*tensors, tuple(range(tensors[0].ndim)), device)
+def _copy_seconds(x, y, device):
+    return transpose_seconds(x, y, tuple(range(x.ndim)), device)
 
 
 def estimate(problem, device, config):
     """The copy; then bytes, or what a position, each of its loads and of their channels take, in instructions."""
     p, (_, across) = problem, _blocks(problem, config)
     taps = 2 ** p.dims if p.mode == "bilinear" else 1
-    positions, groups = p.x.shape[0] * _positions(p), p.channels // _channels(p)
+    positions, groups = p.x.shape[0] * _positions(p), _groups(p)
     work = positions * (across * (COST.position + COST.tap * taps) + groups * taps * (COST.load + COST.channel * _channels(p))
                         + p.channels * COST.result)
-    tensors = _regrouped(p)
-    copy = Cost() if tensors is None else Cost(pack=float(_copy_seconds(tensors, device)))
+    copy = Cost(pack=float(sum(_copy_seconds(x, y, device) for x, y, _, _ in _regrouped(p))))
     moved = memory_seconds(p.bytes + (across - 1) * p.grid.nbytes, device)
-    return copy + LAUNCH + overlap(memory=COST.slower * moved, issue=issue_seconds(work, 1, device))
+    spent = copy + LAUNCH + overlap(memory=COST.slower * moved, issue=issue_seconds(work, 1, device))
+    return spent.slowed(slower=COST.overlapping) if config.overlaps else spent
 
 
 @functools.cache
@@ -125,7 +137,7 @@ def kernel(config, wide):
     BILINEAR, DIMS, T, Int = kind.mode == "bilinear", kind.dims, COMPUTE[kind.compute], i64 if wide else i32
     corners, find, e = make_corners(kind), make_find(kind, Int), element(kind.dtype)
     where, split, store, CORNERS = corners.where, corners.split, e.store, 2 ** DIMS if BILINEAR else 1
-    CHANNELS = UNIT // e.storage.itemsize
+    CHANNELS, OVERLAPS = UNIT // e.storage.itemsize, config.overlaps
     load_unit, store_unit, _, _, _ = make_unit_moves(UNIT, e.storage.itemsize)
     unpack, pack = make_unpack(kind.dtype, CHANNELS)
 
@@ -159,6 +171,9 @@ def kernel(config, wide):
             find(offsets, inside, sizes, x_stride, d0, h0, w0)
             weigh(shares, w_share, h_share, d_share)
             to = n * y_stride.n + o * y_stride.d + p * y_stride.h + q * y_stride.w
+            channels = groups
+            if OVERLAPS:
+                groups = ceil_divide(channels, CHANNELS)
             for group in range(several * GROUPS, min(several * GROUPS + GROUPS, groups)):
                 image = n * x_stride.n + group * x_stride.c  # NOTE: the stride from group to group
                 for k in range(CORNERS):
@@ -172,7 +187,13 @@ def kernel(config, wide):
                     for c in range(CHANNELS):
                         total[c] = T(total[c] + T(shares[k] * values[c]))
                 here = Int(to + group * CHANNELS * y_stride.c)
-                if TOGETHER:
+                if OVERLAPS:
+                    # of the last group those that the one before it does not have
+                    had = max(0, group * CHANNELS + CHANNELS - channels)
+                    for c in range(CHANNELS):
+                        if c >= had:
+                            store(y, Int(here + (c - had) * y_stride.c), total[c])
+                elif TOGETHER:
                     pack(packed, total)
                     store_unit(advance(y, here), packed, 0)
                 else:
@@ -184,18 +205,19 @@ def kernel(config, wide):
 def build(problem, device, config):
     """The copy where there is one, and a launch."""
     p, pointer, v = problem, element(problem.x.dtype).pointer, _channels(problem)
-    tensors, launches, name, strides = _regrouped(p), (), "x", p.strides_of(p.x)
-    if tensors is not None:
+    launches, name, strides, size = (), "x", p.strides_of(p.x), p.x.itemsize
+    for tensor, copy, before, after in _regrouped(p):
         name = "workspace"
-        launches = transpose_launches(*tensors, tuple(range(tensors[0].ndim)), device, ("x", 0), (name, 0))
-        n, group, _, *inner = tensors[1].strides
+        launches += transpose_launches(tensor, copy, tuple(range(tensor.ndim)), device, ("x", before * size), (name, after * size))
+        n, group, _, *inner = copy.strides
         strides = (n, group, *(0,) * (3 - p.dims), *inner)
-    else:
+    if not launches:
         strides = (strides[0], v, *strides[2:])
     blocks, across = _blocks(p, config)
     arguments = (Argument(pointer, name), Argument(element(p.grid.dtype).pointer, "grid"), Argument(pointer, "y"),
-                 Argument("int32", _positions(p)), Argument("int32", p.channels // v), Argument("uint32x3", divisor(blocks)),
-                 Argument("uint32x3", divisor(across)), Argument("uint32x3", divisor(p.out[1])), Argument("uint32x3", divisor(p.out[2])),
+                 Argument("int32", _positions(p)), Argument("int32", p.channels if config.overlaps else p.channels // v),
+                 Argument("uint32x3", divisor(blocks)), Argument("uint32x3", divisor(across)), Argument("uint32x3", divisor(p.out[1])),
+                 Argument("uint32x3", divisor(p.out[2])),
                  extents(p.image, False), image_strides(strides, p.is_wide), grid_strides(p.grid_strides(p.grid), p.is_wide),
                  image_strides(p.strides_of(p.y), p.is_wide))
     return (*launches, Launch(kernel(config, p.is_wide), (blocks * across * p.x.shape[0], 1, 1), (config.threads, 1, 1), arguments))

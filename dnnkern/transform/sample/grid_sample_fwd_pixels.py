@@ -65,7 +65,7 @@ def estimate(problem, device, config):
     issue = issue_seconds(positions * groups * (COST.thread + COST.tap * taps) + p.y.size * (COST.channel + a_tap * taps), 1, device)
     waste = sector_waste(p.x.itemsize, p.x.itemsize) if abs(p.y.strides[-1]) > 1 else 1.0
     moved = memory_seconds((p.bytes + (groups - 1) * p.grid.nbytes) * waste, device)
-    return LAUNCH + overlap(memory=COST.slower * moved, issue=issue).slowed(
+    return LAUNCH + overlap(memory=COST.slower * moved, issue=issue, exposed=COST.exposed).slowed(
         idle=1 / occupied(blocks * groups * p.x.shape[0] * THREADS, COST.enough, device),
         tail=tail(blocks * groups * p.x.shape[0], COST.blocks, device))
 

@@ -99,15 +99,17 @@ def configs(problem, device):
 
 def estimate(problem, device, config):
     """Bytes, the image's again for each part, and what a pixel moved, a position, and each of its channels take, in instructions; fitted to
-    H200."""
+    H200. Multiprocessors that have most blocks, or fewer than fit."""
     p, channels = problem, _channels(problem, config.unit)
     groups, taps = ceil_div(p.channels, channels), 2 ** p.dims if p.mode == "bilinear" else 1
-    slots, blocks = _resident(p, config.unit, device) * device.sms, p.x.shape[0] * groups * config.parts
-    rounds = ceil_div(blocks, slots) * slots / blocks
+    blocks = p.x.shape[0] * groups * config.parts
+    most = ceil_div(blocks, device.sms)  # of a multiprocessor
+    rounds, resident = most * device.sms / blocks, _resident(p, config.unit, device)
     work = p.x.shape[0] * groups * (config.parts * math.prod(p.image) * (COST.pixel + COST.pixel_channel * channels)
                                     + _positions(p) * (COST.output + COST.tap * taps + channels * (COST.channel + COST.channel_tap * taps)))
     moved = memory_seconds(p.bytes + (groups - 1) * p.grid.nbytes + (config.parts - 1) * p.x.nbytes, device)
-    return LAUNCH + overlap(memory=COST.slower * moved, issue=issue_seconds(work, 1, device)).slowed(tail=rounds ** COST.uneven)
+    return LAUNCH + overlap(memory=COST.slower * moved, issue=issue_seconds(work, 1, device)).slowed(
+        tail=rounds, idle=max(1.0, resident / most) ** 0.5)
 
 
 @functools.cache

@@ -126,7 +126,8 @@ def estimate(problem, device, config):
                   else COST.element_bwd + COST.tap_bwd * taps)
     a_chunk = COST.chunk + COST.dimension * config.dims + an_element * config.elements
     a_chunk += 0 if problem.is_forward else COST.chunk_tap * taps
-    work = overlap(memory=moved, issue=issue_seconds(count, a_chunk, device))
+    exposed = COST.exposed if config.forward and config.taps and not config.channels else 0.0  # taps are loads, one after the other
+    work = overlap(memory=moved, issue=issue_seconds(count, a_chunk, device), exposed=exposed)
     return LAUNCH + work.slowed(tail=tail(ceil_div(count, THREADS), COST.blocks, device))
 
 

@@ -231,7 +231,8 @@ def estimate(problem, device, config):
     work += sizes.each * (COST.row + columns * (COST.column + COST.tap * config.kh + COST.store * size / config.stored))
     units = sizes.units.d * sizes.pixel_rows
     work = work * busy + units * (COST.load + COST.pixel * config.loaded / size)
-    some = min(1.0, tiles * blocks / device.sms) * min(1.0, resident * busy / COST.threads) ** 0.5
+    each = tiles * blocks / device.sms  # blocks of a multiprocessor
+    some = min(1.0, each) * min(1.0, min(each, resident) * busy / COST.threads) ** 0.5
     loaded = sizes.row_tiles.d * sizes.column_tiles.d * sizes.pixel_rows * sizes.pitch / ITEMSIZE[config.compute]
     again = max(0.0, loaded / (height.inner * width.inner) - 1)  # what several tiles load, of which the L2 has some
     moved = memory_seconds(problem.x.nbytes * (1 + COST.again * again) + problem.y.nbytes, device)

@@ -54,7 +54,8 @@ class Config:
         return ceil_div(self.taps, ceil_div(self.taps, most))
 
 
-def _unit(problem):
+def unit_bytes(problem):
+    """Bytes of a thread."""
     itemsize = problem.x.itemsize
     if problem.layout == "NCHW":
         if problem.x_strides[-1] != 1:
@@ -83,7 +84,7 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """The bytes, or the instructions: of a row of the window, of a tap, of an element of it."""
-    unit = _unit(problem)
+    unit = unit_bytes(problem)
     units, per = problem.x.size * problem.x.itemsize // unit, unit // problem.x.itemsize
     each = (COST.tap + COST.element * per if problem.layout == "NHWC"
             else (COST.stride_1 if problem.steps[2] == 1 else COST.strided) * per)
@@ -195,7 +196,7 @@ def kernel(config):
 
 def build(problem, device, config, source=("columns", 0), target=("x", 0)):
     """One launch. `source` and `target`: the names of the two pointers, and byte offsets to them."""
-    unit, itemsize, wide = _unit(problem), problem.x.itemsize, problem.is_wide
+    unit, itemsize, wide = unit_bytes(problem), problem.x.itemsize, problem.is_wide
     _, name, scale = word_of(itemsize)
     per, threads = unit // itemsize, problem.x.size * itemsize // unit
     last = problem.layout == "NHWC"

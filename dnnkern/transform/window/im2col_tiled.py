@@ -34,7 +34,7 @@ from ._axes import axes_argument, columns_strides, image_offset, source
 
 COST = constants("transform/im2col_tiled")
 
-THREADS = 256
+THREADS, BLOCKS = 256, 8  # of a block; of a multiprocessor
 MOST_SPAN, MOST_TAPS = 24, 11  # words of the image in a thread's registers, and taps made of them: more would spill
 
 
@@ -140,7 +140,10 @@ def estimate(problem, device, config):
         instructions = COST.taps + rows * (COST.row + COST.load * config.span + config.taps * (COST.tap + config.elements))
         threads = chunks
     short = max(1.0, (4 / config.unit) ** 0.5, (8 / (config.unit * max(config.chunks, 1))) ** 0.5)
-    work = overlap(memory=memory_seconds(problem.bytes, device) * short, issue=issue_seconds(chunks, instructions, device))
+    # with channels last, waves of blocks that load once and store: what shows where chunks are short
+    turn = COST.turn + COST.turn_chunk * config.chunks if config.chunks else 0.0
+    turns = threads / (THREADS * BLOCKS * device.sms) * turn
+    work = overlap(memory=memory_seconds(problem.bytes, device) * short, issue=issue_seconds(chunks, instructions, device), waits=turns)
     return LAUNCH + work.slowed(tail=tail(ceil_div(int(threads), THREADS) or 1, COST.blocks, device))
 
 
