@@ -222,8 +222,8 @@ row("attention/mma", h200("h200-attention.md"),
     "share of mma.sync's rate forward, backward; instructions of a score forward, of a bias or mask, ALiBi, softcap, dropout; of an "
     "element loaded alone forward, of one of 8 bits that is widened; of a score and its gradient backward, of the same options, of an "
     "element loaded alone", ("small", "bwd_softcap", "bwd_dropout"),
-    fwd=0.6, bwd=0.5, score=12, read=12, alibi=4, softcap=10, dropout=14, slow=32, small=16, bwd_score=16, bwd_read=12, bwd_alibi=4,
-    bwd_softcap=25, bwd_dropout=80, bwd_slow=32)
+    fwd=0.47, bwd=0.48, latency=6.6e-7, score=10, read=40, alibi=4, softcap=10, dropout=6, slow=32, small=2, bwd_score=4, bwd_read=36,
+    bwd_alibi=4, bwd_softcap=12, bwd_dropout=80, bwd_slow=32)
 row("attention/mma_rate", Source("nominal", "sm_80, sm_90a and others"),
     "multiply-adds a clock of a multiprocessor's tensor cores with mma.sync",
     sm_80=1024, sm_90=1280, other=512)
