@@ -242,7 +242,7 @@ row("attention/wgmma_bwd", h200("h200-attention.jsonl"),
     "where additions have an order: fitted to 30 times of six problems, bfloat16, heads of 64 and 128; instructions that split a "
     "probability and its gradient, counted; of a bias, ALiBi, softcap, dropout; bytes of dq in order, and not",
     ("bias", "alibi", "softcap", "dropout", "split"),
-    step=590, score=8, order=1900, split=16, bias=12, alibi=4, softcap=25, dropout=10, dq_ordered=6, dq=10)
+    step=530, score=9.5, order=1900, block=4e-6, split=16, bias=12, alibi=1, softcap=25, dropout=27, dq_ordered=6, dq=10)
 row("attention/wgmma_roles", h100("h100-weak-spots-attnbwd.jsonl"),
     "times as long as counted: a step of two blocks that exchange ds; of `flash_wgmma` one of tiles of 32 queries, whose products wait for "
     "shared memory: fitted to 13 times of seven problems, bfloat16, heads of 160 to 256",
@@ -275,13 +275,14 @@ row("attention/decode_mma", h200("h200-attention.jsonl"),
     "blocks without others see it, a cluster that merges, and what a merge takes less whose blocks run beside the ranges'; of a warp's "
     "last turn, if it were empty; share of a wave's time by which the ends of its blocks differ; exponent of the norm: 89 times of eleven "
     "problems, off by 2.5 % (root mean square)",
-    rate=0.943, launch=3.4e-6, wave=1.65e-6, meeting=0.16e-6, latency=1.52e-6, cluster_meeting=0.35e-6, beside=1.05e-6, turn=0.5e-6,
+    rate=0.925, launch=3.4e-6, wave=1.65e-6, meeting=0.16e-6, latency=1.52e-6, cluster_meeting=0.35e-6, beside=1.05e-6, turn=0.5e-6,
     skew=0.015, power=8)
 row("attention/decode_wgmma", h200("h200-decode-8-bit.jsonl"),
     "s of a launch, and of a block before its first product and after its last one; cycles of a step beside its products; the clock under "
     "load, and the rates of memory and of the L2, as shares of the nominal clock and of the nominal bandwidth of memory: 72 times of 24 "
-    "problems, off by 4 % (root mean square)",
-    launch=3.6e-6, block=0.4e-6, step=450, clock=0.71, rate=0.88, l2=1.33)
+    "problems, off by 4 % (root mean square); the rate on an H100, and bytes a second that the copies in flight reach on an H200: "
+    "bench/results/h100-record.jsonl.gz",
+    launch=3.6e-6, block=0.4e-6, step=450, clock=0.71, rate=0.945, most=4.22e12, l2=1.33)
 row("attention/merge", h200("h200-attention.jsonl"),
     "s of a merge's launch, of a turn of its loads",
     launch=1.5e-6, turn=0.7e-6)

@@ -118,9 +118,10 @@ def estimate(problem, device, config):
         cycle *= ROLES.narrow
     work = Cost(math=cycle * products, waits=cycle * times * COST.step, issue=cycle * issues * s.height * s.width / 128)
     work = overlap(work, waits=cycle * COST.order * config.ordered, memory=memory_seconds(p.bytes, device))
+    ends = Cost(waves=COST.block * times * max(1.0, blocks / device.sms))
     around = p.batch * p.heads * rows * (4 * p.dv + (COST.dq_ordered if config.ordered else COST.dq) * p.d)
     return (Cost(launch=4 * WGMMA.launch, memory=read_seconds(around, device)) + dbias_seconds(p, s.width, device)
-            + dsink_seconds(p, device) + work)
+            + dsink_seconds(p, device) + work + ends)
 
 
 def has_long_blocks(problem, config, device):
