@@ -285,7 +285,7 @@ row("attention/decode_wgmma", h200("h200-decode-8-bit.jsonl"),
     launch=3.6e-6, block=0.4e-6, step=450, clock=0.71, rate=0.945, most=4.22e12, l2=1.33)
 row("attention/merge", h200("h200-attention.jsonl"),
     "s of a merge's launch, of a turn of its loads",
-    launch=1.5e-6, turn=0.7e-6)
+    launch=1.2e-6, turn=0.7e-6)
 
 
 # ---- recurrent networks
