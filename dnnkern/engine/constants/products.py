@@ -233,10 +233,12 @@ row("attention/wgmma", h200("h200-attention.jsonl"),
     "cycles and of those of the units for exponentials, the share of it where q is held, and what gaps one, two and three warpgroups "
     "leave; instructions of each score that a mask looks at, and of a window's left bound: fitted to 91 times of 17 problems, bfloat16, "
     "widths of 64 to 256; off by 4 % (root mean square). Instructions of options, counted: of a bias that comes through TMA, ALiBi, "
-    "softcap, dropout; of a bias that each thread reads for itself as many as take its accesses' time. Share of launches and of tiles "
-    "that a dynamic scheduler adds, share of the memory's rate", ("dynamic", "rate"),
+    "softcap, dropout, of a mask's tile; of a bias that each thread reads for itself as many as take its accesses' time. Share of launches "
+    "and of tiles that a dynamic scheduler adds, share of the memory's rate; times as long as predicted what no GPU has measured counts",
+    ("dynamic", "rate", "unmeasured"),
     launch=3e-6, tile=2130, step=370, least=320, clock=0.83, product=0.566, exponential=0.79, held=0.955, gaps={1: 1.04, 2: 1.0, 3: 0.943},
-    mask=2.5, left=1.25, staged=2, bias=43, alibi=4, softcap=10, dropout=14, dynamic=0.5, rate=0.8)
+    mask=2.5, left=1.25, staged=2, bias=43, alibi=4, softcap=10, dropout=14, mask_tile=4, dynamic=0.5, rate=0.8,
+    unmeasured=1.5)
 row("attention/wgmma_bwd", h200("h200-attention.jsonl"),
     "of a step, beside its products: cycles, instructions of each score that products do not cover, and cycles that a step takes at least "
     "where additions have an order: fitted to 30 times of six problems, bfloat16, heads of 64 and 128; instructions that split a "

@@ -1,0 +1,74 @@
+"""Tiles of a boolean mask in shared memory, where TMA brings them beside those of k: a byte for each query and key, or for each key alone
+where all queries of a head have the same."""
+import functools
+
+from ..device import device_function, f32, u32
+from ..device.vec import load_shared_u32
+from ..host.launch import Argument
+from ..host.tensormap import TensorMap
+from ._checks import broadcast_strides
+from ._scores import NEG_INF
+
+PITCH = 128
+"""Bytes of shared memory for the line of a mask by keys: a copy begins at a multiple of that."""
+
+
+def mask_tiles(problem):
+    """"rows" where TMA can read tiles of the mask, "keys" where it can and all rows are the same, otherwise "": bytes of a row side by side,
+    and 16, or a multiple, from one to the next along the dimensions that are not broadcast."""
+    p, t = problem, problem.mask
+    if t is None or p.packed or t.alignment % 16 or t.shape[-1] != p.keys:
+        return ""
+    *steps, step = broadcast_strides(t)
+    if step != 1 and p.keys > 1 or not all(s >= 0 and s % 16 == 0 and s < 2 ** 40 for s in steps):
+        return ""
+    return "rows" if steps[-1] else "keys"
+
+
+def mask_map(problem, height, width):
+    """Kernel parameter: the tensor map of a mask, by tiles of `height` rows, or by lines of one, of `width` keys."""
+    t, strides = problem.mask, broadcast_strides(problem.mask)
+    sizes = (1,) * (4 - t.ndim) + t.shape
+    shape = tuple(n if s else 1 for n, s in zip(sizes[:3], strides)) + sizes[3:]
+    rows = height if strides[2] else 1
+    return Argument("tensormap", "mask", spec=TensorMap("uint8", shape, (*(s or 16 for s in strides[:3]), 1), (1, 1, rows, width),
+                                                        width if strides[2] else 0, l2_promotion=256))
+
+
+def mask_bytes(way, height, width):
+    """Bytes of a tile in shared memory."""
+    return {"": 0, "keys": PITCH, "rows": height * width}[way]
+
+
+@functools.cache
+def make_apply_mask_tile(width, way):
+    """Device function ``apply_mask_tile(x, at, row, lane)``: scores whose byte is 0 become -inf. `at` is where the tile begins in shared
+    memory: by "rows" of `width` bytes, swizzled over them, of which `row` is the first of the warp's 16; by "keys" one line for all."""
+    LOG_ROWS = {64: 1, 128: 0}.get(width, 0)  # rows of 128 bytes, over which the swizzle goes on
+
+    @device_function
+    def hide(x, k, word, low, high):
+        if word & low == 0:
+            x[k] = f32(NEG_INF)
+        if word & high == 0:
+            x[k + 1] = f32(NEG_INF)
+
+    @device_function
+    def by_rows(x, at, row, lane):
+        # a word is four neighbouring keys', two of them the thread's
+        low = u32(0xFF) << u32((lane & 1) * 16)
+        line = row + (lane >> 2)
+        own = at + u32(line * width + ((line >> LOG_ROWS) & (width // 16 - 1)) * 16 + (lane & 2) * 2)
+        for j in range(u32(width // 8)):
+            piece = (own ^ (j // 2 * 16)) + j % 2 * 8
+            for h in range(u32(2)):
+                hide(x, 4 * j + 2 * h, load_shared_u32(piece + h * (8 * width)), low, low << 8)
+
+    @device_function
+    def by_keys(x, at, row, lane):
+        low, own = u32(0xFF) << u32((lane & 1) * 16), at + u32((lane & 2) * 2)
+        for j in range(u32(width // 8)):
+            word = load_shared_u32(own + j * 8)
+            for h in range(u32(2)):
+                hide(x, 4 * j + 2 * h, word, low, low << 8)
+    return by_rows if way == "rows" else by_keys
