@@ -2,7 +2,7 @@
 where all queries of a head have the same."""
 import functools
 
-from ..device import device_function, f32, u32
+from ..device import device_function, f32, u8, u32
 from ..device.vec import load_shared_u32
 from ..host.launch import Argument
 from ..host.tensormap import TensorMap
@@ -72,3 +72,34 @@ def make_apply_mask_tile(width, way):
             for h in range(u32(2)):
                 hide(x, 4 * j + 2 * h, word, low, low << 8)
     return by_rows if way == "rows" else by_keys
+
+
+@functools.cache
+def make_apply_mask_tile_transposed(width, box):
+    """Device function ``apply_mask_tile(x, at, warp, lane)`` for a transposed tile, whose rows are a warpgroup's 64 keys and whose columns
+    are queries: the mask lies by queries, 64 bytes each, swizzled over them, and `box` bytes from 64 queries to the next."""
+    @device_function
+    def apply_mask_tile(x, at, warp, lane):
+        # a warp's 16 keys are one piece of each query; a thread has a byte of the word, and the one 8 bytes after it
+        pair = lane & 3
+        mine, own = u32(0xFF) << u32((lane >> 2 & 3) * 8), at + u32(pair * 128 + (warp ^ pair) * 16 + (lane >> 2 & 4))
+        for j in range(u32(width // 8)):
+            for e in range(u32(2)):
+                for h in range(u32(2)):
+                    if load_shared_u32(own + (j // 8 * box + j % 8 * 512 + e * 64 + h * 8)) & mine == 0:
+                        x[4 * j + 2 * h + e] = f32(NEG_INF)
+    return apply_mask_tile
+
+
+@functools.cache
+def make_apply_mask_of_keys_transposed(width):
+    """Device function ``apply_mask_of_keys(x, mask, at, key, last_key, step)``: rows of a transposed tile become -inf where the byte of key r
+    is 0; those of the head begin at `at`, `step` bytes apart."""
+    @device_function
+    def apply_mask_of_keys(x, mask, at, key, last_key, step):
+        for h in range(2):
+            if mask[at + min(key + 8 * h, last_key) * step] == u8(0):
+                for j in range(width // 8):
+                    for e in range(2):
+                        x[4 * j + 2 * h + e] = f32(NEG_INF)
+    return apply_mask_of_keys

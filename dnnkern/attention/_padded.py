@@ -56,7 +56,7 @@ def copies_of(problem):
         t = getattr(p, name)
         if t.size and not addressable(p, t):
             found.append(Copy(name, t, apart(t)))
-    if p.is_forward and p.mask is not None and p.mask.size and not mask_tiles(p):
+    if p.mask is not None and p.mask.size and not mask_tiles(p):
         found.append(copy_of_mask(p.mask))
     return tuple(found)
 

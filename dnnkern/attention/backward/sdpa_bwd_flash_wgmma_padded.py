@@ -1,6 +1,7 @@
-"""`flash_wgmma` and `flash_wgmma_roles` for rows that TMA cannot read: heads of 110 or 238 elements, operands with arbitrary strides.
+"""`flash_wgmma` and `flash_wgmma_roles` for rows that TMA cannot read: heads of 110 or 238 elements, operands with arbitrary strides, masks of
+1000 keys.
 
-    q, k, v, do: those with such rows -> copies in the workspace, rows a multiple of 16 bytes apart -> `flash_wgmma`, or with two roles
+    q, k, v, do, the mask: those with such rows -> copies in the workspace, rows a multiple of 16 bytes apart -> `flash_wgmma`, or with two roles
 
 The copies are read and written once; `flash_mma`, which loads such rows element by element, loads them again for each tile, and heads of more
 than 128 elements are `flash_simt`'s, on CUDA cores. Gradients are written as they are, by pairs or by elements.
@@ -53,7 +54,8 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """The copies, and the algorithm."""
-    return copy_seconds(problem, device) + cautious(config.base.estimate(padded(problem), device, config.inner))
+    cost = config.base.estimate(padded(problem), device, config.inner)
+    return copy_seconds(problem, device) + (cost if problem.mask is not None else cautious(cost))
 
 
 def build(problem, device, config):
