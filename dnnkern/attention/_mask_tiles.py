@@ -2,8 +2,8 @@
 where all queries of a head have the same."""
 import functools
 
-from ..device import device_function, f32, u8, u32
-from ..device.vec import load_shared_u32
+from ..device import cuda, device_function, f32, i32, u8, u32
+from ..device.vec import load_shared_u32, pin
 from ..host.launch import Argument
 from ..host.tensormap import TensorMap
 from ._checks import broadcast_strides
@@ -76,10 +76,17 @@ def make_apply_mask_tile(width, way):
 
 @functools.cache
 def make_apply_mask_tile_transposed(width, box):
-    """Device function ``apply_mask_tile(x, at, warp, lane)`` for a transposed tile, whose rows are a warpgroup's 64 keys and whose columns
-    are queries: the mask lies by queries, 64 bytes each, swizzled over them, and `box` bytes from 64 queries to the next."""
+    """Device function ``apply_mask_tile(x, at, warp, thread_lane)`` for a transposed tile, whose rows are a warpgroup's 64 keys and whose
+    columns are queries: the mask lies by queries, 64 bytes each, swizzled over them, and `box` bytes from 64 queries to the next."""
+    hold = pin(1)
+
     @device_function
-    def apply_mask_tile(x, at, warp, lane):
+    def apply_mask_tile(x, at, warp, thread_lane):
+        # what follows from the lane is computed in each step: kept, it would spill
+        held = cuda.local.array(1, i32)
+        held[0] = thread_lane
+        hold(held)
+        lane = held[0]
         # a warp's 16 keys are one piece of each query; a thread has a byte of the word, and the one 8 bytes after it
         pair = lane & 3
         mine, own = u32(0xFF) << u32((lane >> 2 & 3) * 8), at + u32(pair * 128 + (warp ^ pair) * 16 + (lane >> 2 & 4))

@@ -237,7 +237,7 @@ row("attention/wgmma", h200("h200-attention.jsonl"),
     "and of tiles that a dynamic scheduler adds, share of the memory's rate; times as long as predicted what no GPU has measured counts",
     ("dynamic", "rate", "unmeasured"),
     launch=3e-6, tile=2130, step=370, least=320, clock=0.83, product=0.566, exponential=0.79, held=0.955, gaps={1: 1.04, 2: 1.0, 3: 0.943},
-    mask=2.5, left=1.25, staged=2, bias=43, alibi=4, softcap=10, dropout=14, mask_tile=4, dynamic=0.5, rate=0.8,
+    mask=2.5, left=1.25, staged=2, bias=43, alibi=4, softcap=10, dropout=14, mask_tile=3.5, dynamic=0.5, rate=0.8,
     unmeasured=1.5)
 row("attention/wgmma_bwd", h200("h200-attention.jsonl"),
     "of a step, beside its products: cycles, instructions of each score that products do not cover, and cycles that a step takes at least "
