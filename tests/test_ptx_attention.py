@@ -81,7 +81,8 @@ def test_scores_never_leave_the_registers_of_wgmma(words, most):
         assert code.count("ATOMG") == config.drawn, variant
 
 
-@pytest.mark.parametrize("op, words, copies", [("sdpa_fwd", "4x16x2048x212 f16 --causal", 3), ("sdpa_fwd", "2x8x1000x64 bf16 --mask full", 1),
+@pytest.mark.parametrize("op, words, copies", [("sdpa_fwd", "4x16x2048x212 f16 --causal", 3),
+                                               ("sdpa_fwd", "2x8x1000x64 bf16 --mask full", 1),
                                                ("sdpa_bwd", "4x16x1024x110 f16 --causal", 4), ("sdpa_bwd", "2x8x512x238 bf16", 4)])
 def test_rows_that_tma_cannot_read_are_copied_once(op, words, copies):
     """Before the launches for rows that it can read."""

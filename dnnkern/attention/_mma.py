@@ -141,19 +141,19 @@ def make_loader(source, height, threads, row_at=stride_of_key):
 @device_function
 def left_offset(lane, pitch):
     """Byte offset of what a lane reads of the left operand: 16 rows, two halves of a step."""
-    return u32((lane & 15) * pitch) + u32((lane >> 4) * 16)
+    return u32((lane & 15) * pitch + (lane >> 4) * 16)
 
 
 @device_function
 def right_offset(lane, pitch):
     """Of a right operand whose rows have k: 16 rows, two halves of a step."""
-    return u32(((lane >> 4) * 8 + (lane & 7)) * pitch) + u32(((lane >> 3) & 1) * 16)
+    return u32(((lane >> 4) * 8 + (lane & 7)) * pitch + ((lane >> 3) & 1) * 16)
 
 
 @device_function
 def right_offset_transposed(lane, pitch):
     """Of a right operand whose rows are k: 16 rows, two groups of 8 columns."""
-    return u32((lane & 15) * pitch) + u32((lane >> 4) * 16)
+    return u32((lane & 15) * pitch + (lane >> 4) * 16)
 
 
 @functools.cache

@@ -1,10 +1,11 @@
-"""`flash_wgmma` and `flash_wgmma_roles` for rows that TMA cannot read: heads of 110 or 238 elements, operands with arbitrary strides, masks of
-1000 keys.
+"""`flash_wgmma` and `flash_wgmma_roles` for rows that TMA cannot read: heads of 110 or 238 elements, operands with arbitrary strides, masks
+of 1000 keys.
 
-    q, k, v, do, the mask: those with such rows -> copies in the workspace, rows a multiple of 16 bytes apart -> `flash_wgmma`, or with two roles
+    q, k, v, do, the mask: those with such rows -> copies in the workspace, 16 bytes, or multiples, from row to row -> `flash_wgmma`, or
+                                                   that with two roles
 
-The copies are read and written once; `flash_mma`, which loads such rows element by element, loads them again for each tile, and heads of more
-than 128 elements are `flash_simt`'s, on CUDA cores. Gradients are written as they are, by pairs or by elements.
+The copies are read and written once; `flash_mma`, which loads such rows element by element, loads them again for each tile, and heads of
+more than 128 elements are `flash_simt`'s, on CUDA cores. Gradients are written as they are, by pairs or by elements.
 """
 from dataclasses import dataclass
 

@@ -1,9 +1,9 @@
 """`flash_wgmma` for rows that TMA cannot read: heads of 53 or 212 elements, operands with arbitrary strides, masks of 1000 keys.
 
-    q, k, v, the mask: those with such rows -> copies in the workspace, rows a multiple of 16 bytes apart -> `flash_wgmma`
+    q, k, v, the mask: those with such rows -> copies in the workspace, 16 bytes, or multiples, from row to row -> `flash_wgmma`
 
-The copies are read and written once, at memory's rate; `flash_mma`, which loads such rows element by element, loads keys and values again for
-each tile of queries. It wins from a few tiles of queries on, and loses where all rows are short: a launch for each copy.
+The copies are read and written once, at memory's rate; `flash_mma`, which loads such rows element by element, loads keys and values again
+for each tile of queries. It wins from a few tiles of queries on, and loses where all rows are short: a launch for each copy.
 """
 from ...dispatch import Algorithm, Note
 from .._padded import begin_of_copies, cautious, copied_bytes, copy_seconds, padded, refusal, with_copies

@@ -178,8 +178,9 @@ def main_launch(problem, device, config, space, maps, ticket=0):
     def in_space(kind, offset):
         return Argument(kind, "workspace", offset)
     stores = [x for name, t in (("dk", p.dk), ("dv", p.dv_out)) for x in (Argument(pointer, name), Argument(Strides, p.strides(t)))]
-    tiles_of_mask = config.by_tiles and not config.staged
-    of_bias = bias_map("bias", p.bias, min(s.width, 64)) if config.staged else mask_map(p, min(s.width, 64), 64) if tiles_of_mask else maps[0]
+    of_bias, rows = maps[0], min(s.width, 64)
+    if config.by_tiles:
+        of_bias = bias_map("bias", p.bias, rows) if config.staged else mask_map(p, rows, 64)
     arguments = (*maps, of_bias, *stores, in_space("float32*", 0), in_space("float32*", space.dq), in_space("uint32*", space.counts),
                  in_space("uint32*", space.ticket + 4 * ticket), Argument(Sizes, (p.rows, p.keys, space.rows, space.tiles, p.batch)),
                  order_argument(p, config, device), Argument(Heads, (p.group, p.heads)), *sequence_arguments(p),

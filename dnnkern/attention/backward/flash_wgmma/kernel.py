@@ -17,8 +17,8 @@ from ....device.vec import advance, load_shared_2f32, shared_address, store_shar
 from ....device.warp import elect, uniform
 from ....device.wgmma import descriptor, make_wgmma_wait
 from ....engine.hopper import ROW
-from ..._fragments import make_pack, make_single_store, make_split, make_store
-from ..._mask_tiles import make_apply_mask_of_keys_transposed, make_apply_mask_tile_transposed
+from ..._fragments import (make_apply_mask_of_keys_transposed, make_apply_mask_tile_transposed, make_pack, make_single_store, make_split,
+                           make_store)
 from ..._modifiers import (Dropout, Scoring, bit_of, make_add_bias_transposed, make_adjust_with_derivatives, make_apply_mask_transposed,
                            levels_of, make_capped, make_draw_transposed, make_tile_levels, words_of_bits)
 from ..._parameters import Sequences
@@ -91,7 +91,8 @@ def kernel(config, down):
     adjust = make_adjust_with_derivatives(added, WIDTH, True)
     add_bias, LEVELED = make_add_bias_transposed(kind.bias, WIDTH, DS_BOX) if STAGED else None, levels_of(kind) is not None
     apply_mask = make_apply_mask_transposed(WIDTH, config.left, config.right)
-    apply_mask_tile, apply_mask_of_keys = make_apply_mask_tile_transposed(WIDTH, DS_BOX), make_apply_mask_of_keys_transposed(WIDTH)
+    apply_mask_tile = make_apply_mask_tile_transposed(WIDTH, DS_BOX)
+    apply_mask_of_keys = make_apply_mask_of_keys_transposed(WIDTH, terms.permits)
     levels = make_tile_levels(kind, WIDTH, True) if LEVELED else None
     scores_first, scores_done = make_wgmma_wait(1, SCORES), make_wgmma_wait(0, SCORES)
 

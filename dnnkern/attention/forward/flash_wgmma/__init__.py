@@ -17,9 +17,9 @@
 - Of packed sequences TMA reads past the end of a sequence, into the next one: masks hide its keys, its values are cleared in shared memory,
   and threads store the results, since they know where its rows end.
 
-It wins from a few hundred keys on; `flash_mma` has the same idea for other devices, other strides, and masks beside a bias. Masked keys take
-no part, but values of a tile that are not finite reach all its rows: 0 times them is NaN. Sources: FlashAttention-3 (Shah et al., 2024) for
-the overlap, FlashAttention-4 for the lazy rescaling.
+It wins from a few hundred keys on; `flash_mma` has the same idea for other devices, other strides, and masks beside a bias. Masked keys
+take no part, but values of a tile that are not finite reach all its rows: 0 times them is NaN. Sources: FlashAttention-3 (Shah et al.,
+2024) for the overlap, FlashAttention-4 for the lazy rescaling.
 """
 from ....dispatch import Algorithm, Note
 from ....host.launch import Argument, Launch

@@ -21,8 +21,8 @@ from ....device.warp import elect, uniform
 from ....device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
 from ....engine.hopper import GROUP, ROW
 from ....host.dtypes import ITEMSIZE
-from ..._fragments import SLACK, make_normalize_rows, make_online_softmax, make_pack, make_row_words, make_store, scale_rows
-from ..._mask_tiles import make_apply_mask_tile
+from ..._fragments import (SLACK, make_apply_mask_tile, make_normalize_rows, make_online_softmax, make_pack, make_row_words, make_store,
+                           scale_rows)
 from ..._modifiers import make_add_bias, make_adjust, make_apply_dropout, make_apply_mask
 from ..._parameters import Sequences
 from ..._scores import LOG2E, NEG_INF, make_extent, make_terms, make_tile
