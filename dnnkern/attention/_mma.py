@@ -19,7 +19,7 @@ from ..engine.constants import constants
 from ..host.products import FP8
 from ._scores import stride_of_key
 
-COST, RATES, ENOUGH = constants("attention/mma"), constants("attention/mma_rate"), constants("attention/simt").enough
+RATES, ENOUGH = constants("attention/mma_rate"), constants("attention/simt").enough
 
 CHUNK, STEP = 8, 16  # elements of 16 bytes; of a step of k
 
@@ -65,13 +65,14 @@ def make_widen(dtype):
     return widen
 
 
-def walk_seconds(blocks, steps, step, slow, config, device):
+def walk_seconds(blocks, steps, step, slow, latency, config, device):
     """Time of blocks that walk over `steps` tiles each, of `step` seconds of a multiprocessor's units, and of `slow` ones for elements that
-    are loaded one by one. Its blocks fill each other's latencies, of copies, barriers and fragments; one alone waits for them all."""
+    are loaded one by one. Blocks of a multiprocessor fill each other's `latency` of copies, barriers and fragments; one alone waits for it
+    in each step."""
     t = config.threads
     resident = max(1, min(device.shared_per_sm // (config.shared + 1024), device.registers_per_sm // (max(config.registers, 32) * t.count),
                           device.threads_per_sm // t.count, ceil_div(blocks, device.sms)))
-    turn = max(resident * (step + slow), step * max(1.0, ENOUGH / t.count) + slow + COST.latency)
+    turn = max(resident * (step + slow), step * max(1.0, ENOUGH / t.count) + slow + latency)
     return max(1.0, blocks / (resident * device.sms)) * steps * turn
 
 

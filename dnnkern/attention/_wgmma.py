@@ -329,7 +329,7 @@ def tile_seconds(problem, config, device, itemsize=2, staged=False, more=0, time
     busiest = (tiles / max(min(tiles, device.sms), 1) + COST.dynamic * (tiles > device.sms) if config.drawn
                else ceil_div(tiles, device.sms))
     times = busiest / (COST.clock * device.clock_hz)
-    gaps = times * COST.gaps[s.groups] * (COST.held if s.held else 1)
+    gaps = times * COST.gaps[s.groups] * (1 - COST.held * config.steps * s.held)
     work = Cost(math=gaps * (steps * step), issue=gaps * issue, waves=times * COST.tile)
     return Cost(launch=COST.launch * (1 + COST.dynamic * config.drawn)) + overlap(work, memory=read_seconds(p.bytes, device))
 

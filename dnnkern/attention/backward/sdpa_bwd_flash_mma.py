@@ -129,7 +129,7 @@ def estimate(problem, device, config):
                   + COST.bwd_dropout * (p.dropout > 0) + p.score_instructions)  # of a score
     step = t.height * t.width * (products / (COST.bwd * rate / device.sms) + issue_seconds(issues, device.sms, device))
     slow = t.width * sm_issue_seconds(sum(COST.bwd_slow * s.width for s in (config.q, config.k, config.v, config.do) if not s.wide), device)
-    seconds = 2 * walk_seconds(blocks, rows / t.width, step / 2, slow / 2, config, device)
+    seconds = 2 * walk_seconds(blocks, rows / t.width, step / 2, slow / 2, COST.bwd_latency, config, device)
     return (LAUNCH * 3 + dbias_seconds(p, 0, device) + dsink_seconds(p, device)
             + overlap(math=seconds, memory=memory_seconds(p.bytes, device)))
 

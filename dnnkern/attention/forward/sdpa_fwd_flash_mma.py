@@ -144,7 +144,7 @@ def estimate(problem, device, config):
     step = t.height * t.width * ((config.q.width + config.v.width) / (COST.fwd * rate / device.sms)
                                  + issue_seconds(issues, device.sms, device))
     slow = sum((COST.slow if not s.wide else COST.small if s.small else 0) * s.width for s in (config.k, config.v))
-    math = walk_seconds(blocks, keys / t.width, step, t.width * sm_issue_seconds(slow, device), config, device)
+    math = walk_seconds(blocks, keys / t.width, step, t.width * sm_issue_seconds(slow, device), COST.latency, config, device)
     return LAUNCH + overlap(math=math, memory=memory_seconds(p.bytes, device))
 
 
