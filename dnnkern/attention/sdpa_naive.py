@@ -55,8 +55,8 @@ def estimate(problem, device, config):
     per_pair = 2 * p.d * chunks_of(p.dv) if p.is_forward else (2 * p.d + 2 * p.dv) * (chunks_of(p.d) + chunks_of(max(p.d, p.dv)))
     launches = LAUNCH if p.is_forward else LAUNCH * 3 + dsink_seconds(p, device)
     issue = issue_seconds(p.pairs * p.heads * per_pair, COST.multiply_add, device)
-    seen = p.pairs / max(p.images * p.rows, 1)  # of a row
-    return launches + overlap(issue=issue, memory=memory_seconds(p.bytes, device), waits=2 * seen * p.d * COST.alone)
+    keys = p.pairs / max(p.images * p.rows, 1)  # of a row
+    return launches + overlap(issue=issue, memory=memory_seconds(p.bytes, device), waits=2 * keys * p.d * COST.alone)
 
 
 class Sizes(NamedTuple):
