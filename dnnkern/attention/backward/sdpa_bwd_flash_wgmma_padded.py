@@ -35,10 +35,11 @@ def supports(problem):
 
 
 def configs(problem, device):
-    """Those of `flash_wgmma` for the copies, and of `flash_wgmma_roles`, if it takes them."""
+    """Those of `flash_wgmma` for the copies, and of `flash_wgmma_roles`, if it takes them; it adds by an instruction that the processor has
+    no form of."""
     p = padded(problem)
     found = [Config(False, c) for c in flash_wgmma.configs(p, device)]
-    if flash_wgmma_roles.supports(p) is None:
+    if not device.is_processor and flash_wgmma_roles.supports(p) is None:
         found += [Config(True, c) for c in flash_wgmma_roles.configs(p, device)]
     return found
 
