@@ -9,6 +9,7 @@ from cases._sdpa_gradient import Backward
 from dnnkern import dispatch
 from dnnkern.device import SIMULATED
 from dnnkern.dispatch import Note
+from dnnkern.host import device as host
 
 CASES = [Forward("edges", 1, 1, 1, n, m, 16, e, ("float16", "bfloat16")[n % 2])
          for n, m, e in ((1, 64, 16), (63, 1, 24), (64, 65, 16), (65, 127, 40), (127, 63, 16), (129, 129, 8))]
@@ -35,6 +36,10 @@ CASES += [
     Forward("bias-tiles", 2, 2, 1, 20, 136, 8, 8, "bfloat16", bias=(2, 1, 20, 136), window=(30, 20), align="bottom_right"),
     Forward("bias-tiles", 2, 1, 1, 20, 136, 8, 8, "bfloat16", bias=(20, 136), of_rows=(9, 20), of_keys=(67, 136), softcap=2.0, alibi=True),
     Forward("bias-tiles", 1, 1, 1, 20, 136, 72, 200, "float16", bias=(1, 1, 20, 136), bias_dtype="float32", dropout=0.2, window=(-1, 100)),
+    Forward("mask-tiles", 2, 2, 1, 66, 208, 8, 8, "bfloat16", mask=(2, 1, 66, 208), window=(150, 9), align="bottom_right"),
+    Forward("mask-tiles", 1, 2, 2, 20, 144, 16, 8, "float16", mask=(20, 144), softcap=2.0, dropout=0.2, of_keys=(131,), causal=True),
+    Forward("mask-tiles", 1, 1, 1, 130, 80, 72, 200, "float16", mask=(1, 1, 130, 80), alibi=True),
+    Forward("mask-of-keys", 2, 2, 1, 66, 160, 8, 8, "float16", mask=(2, 1, 1, 160), causal=True, align="bottom_right", sink="float32"),
     Forward("bias-of-heads", 1, 2, 1, 20, 70, 8, 8, "float16", bias=(2, 20, 70), layout={"bias": {"gap": 2}}),
     Forward("capped", 1, 1, 1, 20, 140, 8, 8, "bfloat16", softcap=30.0, causal=True, align="bottom_right"),
     Forward("capped-partly", 1, 2, 1, 20, 70, 8, 8, "float16", softcap=4.0, alibi=True),
@@ -122,6 +127,11 @@ GRADIENTS = [
     Backward("bias-tiles", 2, 1, 1, 70, 40, 8, 8, "bfloat16", bias=(70, 40), of_rows=(9, 70), of_keys=(40, 33), alibi=True),
     Backward("bias-tiles", 1, 1, 1, 20, 40, 160, 96, "float16", bias=(1, 1, 20, 40), dropout=0.3, scale=-0.3),
     Backward("bias-tiles", 1, 1, 1, 72, 40, 168, 160, "bfloat16", bias=(72, 40), of_rows=(66,)),
+    Backward("mask-tiles", 1, 2, 1, 66, 208, 8, 8, "bfloat16", mask=(2, 66, 208), window=(150, 9), align="bottom_right"),
+    Backward("mask-tiles", 2, 1, 1, 40, 48, 16, 8, "float16", mask=(40, 48), softcap=2.0, dropout=0.2, of_rows=(40, 9), of_keys=(33, 48)),
+    Backward("mask-tiles", 1, 1, 1, 40, 48, 168, 160, "float16", mask=(1, 1, 40, 48), causal=True),
+    Backward("mask-of-keys", 2, 2, 1, 20, 80, 8, 8, "float16", mask=(2, 1, 1, 80), causal=True, align="bottom_right", sink="float32",
+             of_sink=True),
     Backward("grouped", 1, 4, 2, 9, 66, 8, 16, "bfloat16", causal=True, align="bottom_right", order="BSHD"),
     Backward("long", 1, 1, 1, 200, 9, 16, 8, "float16", window=(100, 50)),
     Backward("dropped", 1, 2, 2, 20, 70, 8, 8, "float16", dropout=0.3, window=(-1, 30)),
@@ -220,6 +230,30 @@ def test_gradients_of_biases(turn, case, few_multiprocessors, request):
     if several and SIMULATED:
         assert plan[1].parts == plan[1].count
     check(case, turn + several, "flash_wgmma" if by_tiles else "flash")
+
+
+@pytest.mark.parametrize("words, op, name", [
+    ("4x16x2048x64 bf16 --mask pairs", "sdpa_fwd", "flash_wgmma"), ("4x16x2048x64 bf16 --mask keys", "sdpa_bwd", "flash_wgmma"),
+    ("4x16x2000x64 bf16 --mask pairs --bias pairs", "sdpa_fwd", "flash_mma"), ("4x16x1001x64 bf16 --mask pairs", "sdpa_fwd",
+                                                                               "flash_wgmma_padded"),
+    ("4x16x4096x212 f16", "sdpa_fwd", "flash_wgmma_padded"), ("4x16x1024x238 f16 --causal", "sdpa_bwd", "flash_wgmma_padded"),
+    ("2x4x128x53 bf16", "sdpa_fwd", "flash_mma")])
+def test_what_is_chosen_for_masks_and_rows_that_tma_cannot_read(words, op, name):
+    """Copies are worth it where keys are loaded often."""
+    from dnnkern.attention._parse import parse_problem
+    problem = parse_problem(words.split(), op)
+    assert dispatch.get_algorithm(op, problem, device=host._SIMULATOR, prefer="device").name == name
+
+
+@pytest.mark.parametrize("kind", [Forward, Backward])
+def test_a_mask_of_rows_that_tma_cannot_read_is_copied(kind):
+    """Its rows are 70 bytes apart; what is copied has no more elements than the mask."""
+    from dnnkern.attention._padded import copies_of
+    for shape in ((2, 1, 20, 70), (2, 1, 1, 70)):
+        case = kind("copied", 2, 2, 1, 20, 70, 8, 8, "float16", mask=shape, causal=True, align="bottom_right")
+        copy, = copies_of(case.problem())
+        assert (copy.name, copy.made.shape, copy.made.strides[-2]) == ("mask", shape, 80)
+        check(case, 0, "flash_wgmma_padded")
 
 
 def test_a_bias_behind_a_sequence_does_not_reach_its_gradient():

@@ -59,6 +59,8 @@ def test_scores_stay_in_registers(words, most):
                                          ("4x16x2048x192 bf16 --value-size 128 --kv-heads 4", 1),
                                          ("8x16x1024x128 bf16 --layout thd --causal", 3), ("4x16x2048x64 bf16 --bias heads", 3),
                                          ("4x16x2048x64 bf16 --softcap 30 --causal", 2),
+                                         ("4x16x2048x64 bf16 --mask pairs", 3), ("4x16x2048x128 f16 --mask keys --causal", 2),
+                                         ("2x4x512x256 bf16 --mask full --dropout 0.1 --softcap 3 --causal", 1),
                                          ("2x4x512x64 bf16 --bias full --softcap 3 --dropout 0.1 --alibi", 1)])
 def test_scores_never_leave_the_registers_of_wgmma(words, most):
     """Two products a step, before the loop and in it, as asynchronous as they are written; the exponentials and little else."""
@@ -74,9 +76,27 @@ def test_scores_never_leave_the_registers_of_wgmma(words, most):
         stores = (0, 4 * config.boxes[1]) if config.kind.packed else (config.boxes[1], 0)
         assert (code.count("UTMASTG"), accesses(code, "STG").get(128, 0)) == stores, variant
         assert code.count("LDSM") == shape.held * config.steps + shape.width // 8 * config.staged
-        assert not config.staged or not code.count("LDG"), variant
+        assert not (config.staged or config.mask) or not code.count("LDG"), variant
         assert set(code.opcodes("MEMBAR")) <= {"MEMBAR.ALL.CTA"}, variant
         assert code.count("ATOMG") == config.drawn, variant
+
+
+@pytest.mark.parametrize("op, words, copies", [("sdpa_fwd", "4x16x2048x212 f16 --causal", 3),
+                                               ("sdpa_fwd", "2x8x1000x64 bf16 --mask full", 1),
+                                               ("sdpa_bwd", "4x16x1024x110 f16 --causal", 4), ("sdpa_bwd", "2x8x512x238 bf16", 4)])
+def test_rows_that_tma_cannot_read_are_copied_once(op, words, copies):
+    """Before the launches for rows that it can read."""
+    problem, target = parse_problem(words.split(), op), device("sm_90a")
+    algorithm = next(a for a in dispatch.algorithms(op) if a.name == "flash_wgmma_padded")
+    variant = algorithm.variants(problem, target)[0]
+    launches = variant.build(problem, target, variant.config)
+    for launch in launches[:copies]:
+        code = machine_code(launch.kernel, launch.signature)
+        assert launch.kernel.py_func.__name__.startswith("transpose") and min(accesses(code, "LDG")) >= 32, "words at least"
+        assert min(accesses(code, "STG")) >= 32 and not code.doubles
+    others = {argument.value for launch in launches[copies:] for argument in launch.parameters if argument.is_dynamic}
+    assert not others & {launch.parameters[0].value for launch in launches[:copies]}, "what has been copied is read in the workspace"
+    assert not any(launch.kernel.py_func.__name__.startswith("transpose") for launch in launches[copies:])
 
 
 @pytest.mark.parametrize("words, most", [("4x16x4096x128 e4m3 --lse --scales", 3), ("4x32x4096x64 e5m2 --causal", 3),
@@ -265,6 +285,8 @@ def test_gradients_of_biases_are_multiplied_from_shared_memory(words):
                                          ("4x16x2048x192 bf16 --value-size 128 --causal", 2), ("4x16x2048x160 f16 --window=100,0", 2),
                                          ("2x4x512x192 bf16 --value-size 128 --softcap 3", 1),
                                          ("2x4x512x144 f16 --bias full --dropout 0.1", 1),
+                                         ("4x16x2048x64 bf16 --mask pairs", 3), ("4x16x2048x128 f16 --mask full --causal", 1),
+                                         ("2x4x512x64 bf16 --mask keys --dropout 0.1 --alibi", 2), ("4x16x2048x160 f16 --mask pairs", 1),
                                          ("8x16x1024x128 bf16 --causal --layout thd", 1), ("8x16x1024x64 bf16 --layout thd", 2),
                                          ("8x16x1024x192 bf16 --value-size 128 --window=100,20 --bottom-right --layout thd", 1)])
 def test_gradients_are_multiplied_once_from_registers(words, most, algo):
@@ -290,6 +312,7 @@ def test_gradients_are_multiplied_once_from_registers(words, most, algo):
 
 
 @pytest.mark.parametrize("words, most", [("4x16x2048x192 bf16 --causal", 2), ("4x16x2048x256 f16 --causal", 1),
+                                         ("4x16x2048x256 bf16 --mask pairs --causal", 1),
                                          ("2x4x512x256 bf16 --bias full --softcap 3 --dropout 0.1 --alibi", 1)])
 def test_gradients_of_the_widest_heads_take_six_products(words, most):
     """Two of them for dv, of which nothing leaves registers but the result."""

@@ -14,12 +14,12 @@ of score - ref_max. Exponentials are powers of two: `scale` has the factor log2(
 import functools
 from typing import Callable, NamedTuple
 
-from ..device import cuda, device_function, f32, i64, u16, u32
+from ..device import cuda, device_function, f32, i32, i64, u16, u32
 from ..device.atomic import raise_u32
 from ..device.convert import element
 from ..device.fastmath import ex2, fabs, fma, fmax, lg2, maximum, rcp
 from ..device.numeric import bfloat162_to_floats, float_bits, floats_to_bfloat162, floats_to_e4m3x4
-from ..device.vec import advance, as_u32, store2
+from ..device.vec import advance, as_u32, load_shared_u32, pin, store2
 from ..device.warp import add, any_lane, make_reduce
 from ._scores import LN2, LOG2E, LOWEST, NEG_INF
 
@@ -399,3 +399,76 @@ def make_row_maxima(there, sums):
                 if AMAX_O:
                     maxima[1] = maximum(maxima[1], magnitude(acc, r) * fabs(factors[r]))
     return largest_probabilities, raise_maxima
+
+
+# ---- tiles of a boolean mask in shared memory (`_mask_tiles`)
+
+@device_function
+def byte_of(shift):
+    """A byte of a word, which `hide` looks at."""
+    return u32(0xFF << shift)
+
+
+@device_function
+def hide(x, k, at, offset, byte):
+    """Score number k takes no part where that byte of a word of a mask in shared memory is 0."""
+    if load_shared_u32(at + u32(offset)) & byte == 0:
+        x[k] = f32(NEG_INF)
+
+
+@functools.cache
+def make_apply_mask_tile(width, way):
+    """Device function ``apply_mask_tile(x, at, row, lane)``: scores whose byte is 0 take no part. `at` is where the tile begins in shared
+    memory: by "rows" of `width` bytes, swizzled over them, of which `row` is the first of the warp's 16; by "keys" one line for all."""
+    LOG_ROWS, BY_ROWS = 1 if width == 64 else 0, way == "rows"  # rows of 128 bytes, over which the swizzle goes on
+
+    @device_function
+    def apply_mask_tile(x, at, row, lane):
+        # a word is four neighbouring keys', two of them the thread's
+        line, offset = row + (lane >> 2), (lane & 2) * 2
+        if BY_ROWS:
+            offset = offset + line * width + (line >> LOG_ROWS & width // 16 - 1) * 16
+        byte = byte_of((lane & 1) * 16)
+        for j in range(width // 8):
+            for h in range(2):
+                own = (offset ^ j // 2 * 16) + j % 2 * 8 + h * 8 * width if BY_ROWS else offset + j * 8
+                hide(x, 4 * j + 2 * h, at, own, byte)
+                hide(x, 4 * j + 2 * h + 1, at, own, byte << 8)
+    return apply_mask_tile
+
+
+@functools.cache
+def make_apply_mask_tile_transposed(width, box):
+    """Device function ``apply_mask_tile(x, at, warp, thread_lane)`` for a transposed tile, whose rows are a warpgroup's 64 keys and whose
+    columns are queries: the mask lies by queries, 64 bytes each, swizzled over them, and `box` bytes from 64 queries to the next."""
+    hold = pin(1)
+
+    @device_function
+    def apply_mask_tile(x, at, warp, thread_lane):
+        # what follows from the lane is computed in each step: kept, it would spill
+        held = cuda.local.array(1, i32)
+        held[0] = thread_lane
+        hold(held)
+        lane = held[0]
+        # a warp's 16 keys are one piece of each query; a thread has a byte of a word, and the one 8 bytes after it
+        pair = lane & 3
+        own, byte = pair * 128 + (warp ^ pair) * 16 + (lane >> 2 & 4), byte_of((lane >> 2 & 3) * 8)
+        for j in range(width // 8):
+            for e in range(2):
+                for h in range(2):
+                    hide(x, 4 * j + 2 * h + e, at, own + j // 8 * box + j % 8 * 512 + e * 64 + h * 8, byte)
+    return apply_mask_tile
+
+
+@functools.cache
+def make_apply_mask_of_keys_transposed(width, permits):
+    """Device function ``apply_mask_of_keys(x, mask, at, key, last_key, step)`` for a transposed tile: rows take no part where the mask does
+    not permit key r (`_scores.Terms.permits`); the head's bytes begin at `at`, `step` bytes apart."""
+    @device_function
+    def apply_mask_of_keys(x, mask, at, key, last_key, step):
+        for h in range(2):
+            if not permits(mask, at + min(key + 8 * h, last_key) * step):
+                for j in range(width // 8):
+                    for e in range(2):
+                        x[4 * j + 2 * h + e] = f32(NEG_INF)
+    return apply_mask_of_keys

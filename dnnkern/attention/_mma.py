@@ -19,7 +19,7 @@ from ..engine.constants import constants
 from ..host.products import FP8
 from ._scores import stride_of_key
 
-COST = constants("attention/mma_rate")
+RATES, ENOUGH = constants("attention/mma_rate"), constants("attention/simt").enough
 
 CHUNK, STEP = 8, 16  # elements of 16 bytes; of a step of k
 
@@ -65,9 +65,20 @@ def make_widen(dtype):
     return widen
 
 
+def walk_seconds(blocks, steps, step, slow, latency, config, device):
+    """Time of blocks that walk over `steps` tiles each, of `step` seconds of a multiprocessor's units, and of `slow` ones for elements that
+    are loaded one by one. Blocks of a multiprocessor fill each other's `latency` of copies, barriers and fragments; one alone waits for it
+    in each step."""
+    t = config.threads
+    resident = max(1, min(device.shared_per_sm // (config.shared + 1024), device.registers_per_sm // (max(config.registers, 32) * t.count),
+                          device.threads_per_sm // t.count, ceil_div(blocks, device.sms)))
+    turn = max(resident * (step + slow), step * max(1.0, ENOUGH / t.count) + slow + latency)
+    return max(1.0, blocks / (resident * device.sms)) * steps * turn
+
+
 def mma_rate(device):
     """Multiply-adds a second of mma.sync, of all tensor cores."""
-    rate = COST.sm_90 if device.capability == (9, 0) else COST.sm_80 if device.capability == (8, 0) else COST.other
+    rate = RATES.sm_90 if device.capability == (9, 0) else RATES.sm_80 if device.capability == (8, 0) else RATES.other
     return rate * device.sms * device.clock_hz
 
 
@@ -131,19 +142,19 @@ def make_loader(source, height, threads, row_at=stride_of_key):
 @device_function
 def left_offset(lane, pitch):
     """Byte offset of what a lane reads of the left operand: 16 rows, two halves of a step."""
-    return u32((lane & 15) * pitch) + u32((lane >> 4) * 16)
+    return u32((lane & 15) * pitch + (lane >> 4) * 16)
 
 
 @device_function
 def right_offset(lane, pitch):
     """Of a right operand whose rows have k: 16 rows, two halves of a step."""
-    return u32(((lane >> 4) * 8 + (lane & 7)) * pitch) + u32(((lane >> 3) & 1) * 16)
+    return u32(((lane >> 4) * 8 + (lane & 7)) * pitch + ((lane >> 3) & 1) * 16)
 
 
 @device_function
 def right_offset_transposed(lane, pitch):
     """Of a right operand whose rows are k: 16 rows, two groups of 8 columns."""
-    return u32((lane & 15) * pitch) + u32((lane >> 4) * 16)
+    return u32((lane & 15) * pitch + (lane >> 4) * 16)
 
 
 @functools.cache

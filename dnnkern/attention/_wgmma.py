@@ -15,6 +15,7 @@ from ..host.launch import Argument
 from ..host.tensormap import TensorMap
 from ._flash import WIDEST, tiles_of
 from ._flash import refusal as refusal_of_options
+from ._mask_tiles import mask_bytes, mask_tiles
 from ._parameters import Kind
 
 COST = constants("attention/wgmma")
@@ -61,7 +62,7 @@ class Config:
     """The options, sizes of heads, and a shape; whether the window has a left and a right bound, whether scores are more than scaled
     products, a bias that is `staged` left out, whether blocks draw their tiles from a counter, whether o leaves through shared memory and
     TMA, packed by 16 bytes of a thread, or from registers, by pairs or single elements; whether tiles of the bias come through TMA, and
-    whether images of a head come one after the other."""
+    whether images of a head come one after the other; what tiles of a boolean mask are of (`_mask_tiles`)."""
     kind: Kind
     d: int
     e: int
@@ -75,6 +76,7 @@ class Config:
     pairs: bool
     staged: bool = False
     by_head: bool = False
+    mask: str = ""
 
     def __post_init__(self):
         s = self.shape
@@ -83,6 +85,8 @@ class Config:
             raise ValueError(f"tile {s}: with dropout expected a multiple of 32 keys")
         if self.staged and s.width % (ROW // ITEMSIZE[self.kind.bias]):
             raise ValueError(f"tile {s}: with a bias of {self.kind.bias} expected a multiple of {ROW // ITEMSIZE[self.kind.bias]} keys")
+        if self.mask == "rows" and s.width % 64:
+            raise ValueError(f"tile {s}: with a mask of rows and keys expected 64 or 128 keys")
         if self.live > s.registers[1]:
             raise ValueError(f"tile {s} of heads of {self.d} and {self.e}: a thread needs {self.live} registers, it has {s.registers[1]}")
         if self.stages < 2:
@@ -104,7 +108,7 @@ class Config:
         """About how many registers each thread needs."""
         s = self.shape
         return s.width // 2 + self.columns // 2 + s.width // 4 + 4 * self.steps * s.held + 32 + (
-            60 if self.kind.bias and not self.staged else 24 * (self.adjusted or self.staged or self.kind.dropout)
+            60 if self.kind.bias and not self.staged else 24 * (self.adjusted or self.staged or self.kind.dropout or self.mask != "")
             + sum(HELD.get(access, 1) for access in self.kind.accesses))
 
     @property
@@ -123,12 +127,18 @@ class Config:
         return self.shape.height * self.shape.width * ITEMSIZE[self.kind.bias] if self.staged else 0
 
     @property
+    def mask_stage(self):
+        """Bytes of a tile of the mask."""
+        return mask_bytes(self.mask, self.shape.height, self.shape.width)
+
+    @property
     def tiles(self):
         """Bytes of the tile of q and of that of o."""
         return self.boxes[0] * self.shape.height * ROW, self.boxes[1] * self.shape.height * ROW * self.by_tma
 
     def _fitting(self, tiles):
-        return min((SHARED_LIMIT - ALIGNMENT - BARRIERS - tiles) // (sum(self.stage) + self.bias_stage), MOST_STAGES)
+        return min((SHARED_LIMIT - ALIGNMENT - BARRIERS - tiles) // (sum(self.stage) + self.bias_stage + self.mask_stage),
+                   MOST_STAGES)
 
     @property
     def apart(self):
@@ -145,12 +155,17 @@ class Config:
         of_q, of_o = self.tiles
         k = of_q + of_o if self.apart else max(of_q, of_o)
         v = k + self.stages * self.stage[0]
-        return of_q if self.apart else 0, k, v, v + self.stages * (self.stage[1] + self.bias_stage)
+        return of_q if self.apart else 0, k, v, v + self.stages * (self.stage[1] + self.bias_stage + self.mask_stage)
 
     @property
     def bias_place(self):
         """Bytes before the ring of the bias."""
         return self.places[2] + self.stages * self.stage[1]
+
+    @property
+    def mask_place(self):
+        """Bytes before the ring of the mask."""
+        return self.bias_place + self.stages * self.bias_stage
 
     @property
     def shared(self):
@@ -195,8 +210,9 @@ def array_map(problem, name, t, height):
                                                       l2_promotion=256))
 
 
-def refusal(problem, dtypes=("float16", "bfloat16"), by_tma=("q", "k", "v"), packed=False):
-    """Why this way of attention, of which TMA reads some operands, and which may know packed sequences, cannot solve a problem, or None."""
+def refusal(problem, dtypes=("float16", "bfloat16"), by_tma=("q", "k", "v"), packed=False, masked=False):
+    """Why this way of attention, of which TMA reads some operands, and which may know packed sequences, and masks, cannot solve a problem,
+    or None."""
     p = problem
     if p.dtype not in dtypes:
         return f"dtype {p.dtype}; expected {' or '.join(dtypes)}"
@@ -206,8 +222,8 @@ def refusal(problem, dtypes=("float16", "bfloat16"), by_tma=("q", "k", "v"), pac
         return reason
     if p.ragged or p.paged != (False, False):
         return f"{'ragged sequences' if p.ragged else 'keys in pages'}: TMA takes a stride of batches"
-    if p.mask is not None:
-        return "a boolean mask; expected none, or an additive bias"
+    if p.mask is not None and not (masked and p.bias is None and mask_tiles(p)):
+        return f"mask {p.mask}; expected none{', or one without a bias, whose rows TMA can read, 16 bytes, or multiples, apart' * masked}"
     if max(p.d, p.dv) > WIDEST or not p.dv:
         return f"heads of {p.d} and {p.dv} elements; expected 1 to {WIDEST}"
     if not p.keys:
@@ -306,14 +322,14 @@ def tile_seconds(problem, config, device, itemsize=2, staged=False, more=0, time
     products = times * itemsize * s.height * s.width * (config.steps * 32 // itemsize + config.columns) / 4096
     step = max(COST.product * products + COST.exponential * s.height * s.width / 16 + COST.step, products + COST.least) + more
     issues = ((COST.staged if staged else COST.bias) * bool(config.kind.bias) + COST.alibi * p.alibi + COST.softcap * (p.softcap > 0)
-              + COST.dropout * (p.dropout > 0) + p.score_instructions)
+              + COST.dropout * (p.dropout > 0) + (COST.mask_tile if p.mask is not None else 0) + p.score_instructions)
     steps, masked = _steps(p, s.height, s.width)
     issue = (steps * issues + masked * (COST.mask + COST.left * (p.left >= 0))) * s.height * s.width / 128
     tiles = p.batch * p.heads * ceil_div(of_a_sequence(p, p.rows), s.height)
     busiest = (tiles / max(min(tiles, device.sms), 1) + COST.dynamic * (tiles > device.sms) if config.drawn
                else ceil_div(tiles, device.sms))
     times = busiest / (COST.clock * device.clock_hz)
-    gaps = times * COST.gaps[s.groups] * (COST.held if s.held else 1)
+    gaps = times * COST.gaps[s.groups] * (1 - COST.held * config.steps * s.held)
     work = Cost(math=gaps * (steps * step), issue=gaps * issue, waves=times * COST.tile)
     return Cost(launch=COST.launch * (1 + COST.dynamic * config.drawn)) + overlap(work, memory=read_seconds(p.bytes, device))
 

@@ -50,12 +50,13 @@ def rows_of(problem):
 
 
 def estimate(problem, device, config):
-    """Two passes, in which every thread of a row computes its products again."""
+    """Two passes, in which every thread of a row computes its products again; however few there are, one after the other."""
     p = problem
     per_pair = 2 * p.d * chunks_of(p.dv) if p.is_forward else (2 * p.d + 2 * p.dv) * (chunks_of(p.d) + chunks_of(max(p.d, p.dv)))
     launches = LAUNCH if p.is_forward else LAUNCH * 3 + dsink_seconds(p, device)
     issue = issue_seconds(p.pairs * p.heads * per_pair, COST.multiply_add, device)
-    return launches + overlap(issue=issue, memory=memory_seconds(p.bytes, device))
+    keys = p.pairs / max(p.images * p.rows, 1)  # of a row
+    return launches + overlap(issue=issue, memory=memory_seconds(p.bytes, device), waits=2 * keys * p.d * COST.alone)
 
 
 class Sizes(NamedTuple):

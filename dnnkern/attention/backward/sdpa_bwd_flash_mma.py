@@ -19,12 +19,13 @@ from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.vec import load_shared_2f32, shared_address, store_shared_f32
 from ...dispatch import Algorithm, Note
 from ...engine.constants import constants
-from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, sm_issue_seconds
 from ...host.launch import Argument, Launch
 from .._addresses import row_strides_argument, strides_argument
-from .._flash import blocks_seconds, fits, lines_arguments, refusal, tiles_of
+from .._flash import fits, lines_arguments, refusal, tiles_of
 from .._fragments import make_pack, make_store, stored_in_pairs
-from .._mma import Source, left_offset, make_loader, make_gemm, make_gemm_rs, mma_rate, right_offset, source_of, right_offset_transposed
+from .._mma import (Source, left_offset, make_loader, make_gemm, make_gemm_rs, mma_rate, right_offset, source_of,
+                    right_offset_transposed, walk_seconds)
 from .._modifiers import (Dropout, Scoring, is_adjusted, make_adjust_with_derivatives, make_apply_boolean_mask, make_apply_mask,
                           make_apply_mask_transposed, make_bend)
 from .._parameters import Kind, Sequences, added_arguments, kind_of, number_arguments, sequence_arguments
@@ -126,9 +127,9 @@ def estimate(problem, device, config):
     read = bool(config.kind.bias) + config.kind.mask
     issues = 2 * (COST.bwd_score + COST.bwd_read * read + COST.bwd_alibi * p.alibi + COST.bwd_softcap * (p.softcap > 0)
                   + COST.bwd_dropout * (p.dropout > 0) + p.score_instructions)  # of a score
-    work = t.height * rows * (products / COST.bwd + rate * issue_seconds(issues, 1, device))
-    slow = sum(COST.bwd_slow * s.width for s in (config.q, config.k, config.v, config.do) if not s.wide)
-    seconds = blocks_seconds(blocks, work + rows * slow, t, config.shared, config.registers, rate, device)
+    step = t.height * t.width * (products / (COST.bwd * rate / device.sms) + issue_seconds(issues, device.sms, device))
+    slow = t.width * sm_issue_seconds(sum(COST.bwd_slow * s.width for s in (config.q, config.k, config.v, config.do) if not s.wide), device)
+    seconds = 2 * walk_seconds(blocks, rows / t.width, step / 2, slow / 2, COST.bwd_latency, config, device)
     return (LAUNCH * 3 + dbias_seconds(p, 0, device) + dsink_seconds(p, device)
             + overlap(math=seconds, memory=memory_seconds(p.bytes, device)))
 

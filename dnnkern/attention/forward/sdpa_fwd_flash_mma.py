@@ -23,14 +23,15 @@ from ...device.index import Divisor, divisor
 from ...device.vec import shared_address
 from ...dispatch import Algorithm, Note
 from ...engine.constants import constants
-from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
+from ...engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, sm_issue_seconds
 from ...host.launch import Argument, Launch
 from ...host.products import FP8
 from .._addresses import row_strides_argument, strides_argument
-from .._flash import blocks_seconds, fits, lines_arguments, refusal, tiles_of
+from .._flash import fits, lines_arguments, refusal, tiles_of
 from .._fragments import (SLACK, make_factors, make_normalize_rows, make_online_softmax, make_pack, make_row_maxima, make_single_store,
                           make_store, scale_rows, stored_in_pairs)
-from .._mma import Source, left_offset, make_loader, make_gemm, make_gemm_rs, mma_rate, right_offset, source_of, right_offset_transposed
+from .._mma import (Source, left_offset, make_loader, make_gemm, make_gemm_rs, mma_rate, right_offset, source_of,
+                    right_offset_transposed, walk_seconds)
 from .._modifiers import is_adjusted, make_adjust, make_apply_boolean_mask, make_apply_dropout, make_apply_mask
 from .._parameters import (Kind, Sequences, added_arguments, block_mask_arguments, kind_of, number_arguments, scale_arguments, scaled,
                            sequence_arguments)
@@ -140,9 +141,10 @@ def estimate(problem, device, config):
     rate = mma_rate(device)
     issues = (COST.score + COST.read * (bool(config.kind.bias) + config.kind.mask) + COST.alibi * p.alibi + COST.softcap * (p.softcap > 0)
               + COST.dropout * (p.dropout > 0) + p.score_instructions)  # of a score
-    work = t.height * keys * ((config.q.width + config.v.width) / COST.fwd + rate * issue_seconds(issues, 1, device))
+    step = t.height * t.width * ((config.q.width + config.v.width) / (COST.fwd * rate / device.sms)
+                                 + issue_seconds(issues, device.sms, device))
     slow = sum((COST.slow if not s.wide else COST.small if s.small else 0) * s.width for s in (config.k, config.v))
-    math = blocks_seconds(blocks, work + keys * slow, t, config.shared, config.registers, rate, device)
+    math = walk_seconds(blocks, keys / t.width, step, t.width * sm_issue_seconds(slow, device), COST.latency, config, device)
     return LAUNCH + overlap(math=math, memory=memory_seconds(p.bytes, device))
 
 

@@ -216,9 +216,9 @@ row("conv/im2col_gemm", h100("h100-weak-spots-conv.jsonl"),
 
 # ---- attention
 
-row("attention/naive", GUESSED,
-    "instructions of a multiply-add",
-    multiply_add=8)
+row("attention/naive", h200("h200-attention.jsonl"),
+    "instructions of a multiply-add: four times of two problems; s of one alone", ("alone",),
+    multiply_add=28, alone=4e-9)
 row("attention/rope_naive", GUESSED,
     "instructions of an element, of a dimension's division",
     element=80, dimension=70)
@@ -232,31 +232,35 @@ row("attention/simt", h200("h200-attention.md"),
     "share of the FP32 pipe's rate forward, backward; instructions of a load of 16 bytes over multiply-adds, of exponentials forward, "
     "backward; threads of a multiprocessor that are enough; instructions of a multiply-add of the bias's gradient", ("dbias",),
     fwd=0.85, bwd=0.7, load=2, exponentials=24, exponentials_bwd=60, enough=256, dbias=8)
-row("attention/mma", h200("h200-attention.md"),
-    "share of mma.sync's rate forward, backward; instructions of a score forward, of a bias or mask, ALiBi, softcap, dropout; of an "
-    "element loaded alone forward, of one of 8 bits that is widened; of a score and its gradient backward, of the same options, of an "
-    "element loaded alone", ("small", "bwd_softcap", "bwd_dropout"),
-    fwd=0.6, bwd=0.5, score=12, read=12, alibi=4, softcap=10, dropout=14, slow=32, small=16, bwd_score=16, bwd_read=12, bwd_alibi=4,
-    bwd_softcap=25, bwd_dropout=80, bwd_slow=32)
+row("attention/mma", h100("h100-record.jsonl.gz"),
+    "share of mma.sync's rate forward, backward; s for which a block alone waits in each step, for copies, barriers and fragments, too; "
+    "instructions of a score forward, of a bias or mask, ALiBi, softcap, dropout; of an element loaded alone forward, whose accesses take "
+    "the L1 that long, of one of 8 bits that is widened; of a score and its gradient backward, of the same options, of an element loaded "
+    "alone: 103 times of 41 problems forward, 46 of 25 backward, off by 14 % (root mean square)",
+    ("alibi", "softcap", "slow", "small", "bwd_alibi", "bwd_softcap", "bwd_dropout", "bwd_slow"),
+    fwd=0.47, bwd=0.48, latency=6.6e-7, bwd_latency=7.8e-7, score=10, read=40, alibi=4, softcap=10, dropout=6, slow=32, small=2,
+    bwd_score=4, bwd_read=36, bwd_alibi=4, bwd_softcap=12, bwd_dropout=80, bwd_slow=32)
 row("attention/mma_rate", Source("nominal", "sm_80, sm_90a and others"),
     "multiply-adds a clock of a multiprocessor's tensor cores with mma.sync",
     sm_80=1024, sm_90=1280, other=512)
 row("attention/wgmma", h200("h200-attention.jsonl"),
     "s of a launch; cycles of a tile of rows before its first and after its last product and of a step of it, those that a step takes at "
     "least beside its products; the clock under load as a share of the nominal one. What a step takes, in parts of the tensor cores' "
-    "cycles and of those of the units for exponentials, the share of it where q is held, and what gaps one, two and three warpgroups "
-    "leave; instructions of each score that a mask looks at, and of a window's left bound: fitted to 91 times of 17 problems, bfloat16, "
-    "widths of 64 to 256; off by 4 % (root mean square). Instructions of options, counted: of a bias that comes through TMA, ALiBi, "
-    "softcap, dropout; of a bias that each thread reads for itself as many as take its accesses' time. Share of launches and of tiles "
-    "that a dynamic scheduler adds, share of the memory's rate", ("dynamic", "rate"),
-    launch=3e-6, tile=2130, step=370, least=320, clock=0.83, product=0.566, exponential=0.79, held=0.955, gaps={1: 1.04, 2: 1.0, 3: 0.943},
-    mask=2.5, left=1.25, staged=2, bias=43, alibi=4, softcap=10, dropout=14, dynamic=0.5, rate=0.8)
-row("attention/wgmma_bwd", h200("h200-attention.jsonl"),
+    "cycles and of those of the units for exponentials, what holding q saves of it for each 16 elements of a row, and what gaps one, two "
+    "and three warpgroups leave; instructions of each score that a mask looks at, and of a window's left bound: fitted to 91 times of 17 "
+    "problems, bfloat16, widths of 64 to 256; off by 4 % (root mean square). Instructions of options, counted: of a bias that comes "
+    "through TMA, ALiBi, softcap, dropout, of a mask's tile; of a bias that each thread reads for itself as many as take its accesses' "
+    "time. Share of launches and of tiles that a dynamic scheduler adds, share of the memory's rate; times as long as predicted what no "
+    "GPU has measured counts", ("dynamic", "rate", "unmeasured"),
+    launch=3e-6, tile=2130, step=370, least=320, clock=0.83, product=0.566, exponential=0.79, held=0.0056,
+    gaps={1: 1.04, 2: 1.0, 3: 0.943}, mask=2.5, left=1.25, staged=2, bias=43, alibi=4, softcap=10, dropout=14, mask_tile=3.5, dynamic=0.5,
+    rate=0.8, unmeasured=1.5)
+row("attention/wgmma_bwd", h100("h100-record.jsonl.gz"),
     "of a step, beside its products: cycles, instructions of each score that products do not cover, and cycles that a step takes at least "
-    "where additions have an order: fitted to 30 times of six problems, bfloat16, heads of 64 and 128; instructions that split a "
-    "probability and its gradient, counted; of a bias, ALiBi, softcap, dropout; bytes of dq in order, and not",
-    ("bias", "alibi", "softcap", "dropout", "split"),
-    step=590, score=8, order=1900, split=16, bias=12, alibi=4, softcap=25, dropout=10, dq_ordered=6, dq=10)
+    "where additions have an order; s of a block before its first step and after its last one; instructions that split a probability and "
+    "its gradient, counted; of a bias, ALiBi, softcap, dropout: 96 times of 43 problems, off by 7 % (root mean square); bytes of dq in "
+    "order, and not", ("bias", "split"),
+    step=530, score=9.5, order=1900, block=4e-6, split=16, bias=12, alibi=1, softcap=25, dropout=27, dq_ordered=6, dq=10)
 row("attention/wgmma_roles", h100("h100-weak-spots-attnbwd.jsonl"),
     "times as long as counted: a step of two blocks that exchange ds; of `flash_wgmma` one of tiles of 32 queries, whose products wait for "
     "shared memory: fitted to 13 times of seven problems, bfloat16, heads of 160 to 256",
@@ -288,17 +292,18 @@ row("attention/decode_mma", h200("h200-attention.jsonl"),
     "share of the nominal bandwidth, where nothing is written; s of a launch, a wave of blocks, a warp that meets the others, a load as "
     "blocks without others see it, a cluster that merges, and what a merge takes less whose blocks run beside the ranges'; of a warp's "
     "last turn, if it were empty; share of a wave's time by which the ends of its blocks differ; exponent of the norm: 89 times of eleven "
-    "problems, off by 2.5 % (root mean square)",
-    rate=0.943, launch=3.4e-6, wave=1.65e-6, meeting=0.16e-6, latency=1.52e-6, cluster_meeting=0.35e-6, beside=1.05e-6, turn=0.5e-6,
+    "problems, off by 2.5 % (root mean square); the rate between those of an H200, 0.943, and of an H100",
+    rate=0.925, launch=3.4e-6, wave=1.65e-6, meeting=0.16e-6, latency=1.52e-6, cluster_meeting=0.35e-6, beside=1.05e-6, turn=0.5e-6,
     skew=0.015, power=8)
 row("attention/decode_wgmma", h200("h200-decode-8-bit.jsonl"),
     "s of a launch, and of a block before its first product and after its last one; cycles of a step beside its products; the clock under "
     "load, and the rates of memory and of the L2, as shares of the nominal clock and of the nominal bandwidth of memory: 72 times of 24 "
-    "problems, off by 4 % (root mean square)",
-    launch=3.6e-6, block=0.4e-6, step=450, clock=0.71, rate=0.88, l2=1.33)
+    "problems, off by 4 % (root mean square); the rate on an H100, and bytes a second that the copies in flight reach on an H200: "
+    "bench/results/h100-record.jsonl.gz",
+    launch=3.6e-6, block=0.4e-6, step=450, clock=0.71, rate=0.945, most=4.22e12, l2=1.33)
 row("attention/merge", h200("h200-attention.jsonl"),
     "s of a merge's launch, of a turn of its loads",
-    launch=1.5e-6, turn=0.7e-6)
+    launch=1.2e-6, turn=0.7e-6)
 
 
 # ---- recurrent networks

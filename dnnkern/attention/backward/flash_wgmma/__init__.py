@@ -33,6 +33,7 @@ from ....engine.cost import Cost, memory_seconds, overlap
 from ....host.launch import Argument, Launch
 from ..._flash import tiles_of
 from ..._fragments import stored_in_pairs
+from ..._mask_tiles import mask_map, mask_tiles
 from ..._modifiers import is_adjusted
 from ..._parameters import Strides, added_arguments, kind_of, number_arguments, sequence_arguments
 from ..._score_mod import document_bytes, document_launches
@@ -56,7 +57,7 @@ CHOICES = (("", (Shape(2, 128, 0), Shape(2, 64, 0), Shape(1, 64, 0))), ("", (WID
 def supports(problem):
     """16-bit rows that TMA can read."""
     p = problem
-    reason = refusal(p, packed=True) or countable(p)
+    reason = refusal(p, packed=True, masked=True) or countable(p)
     if reason:
         return reason
     if not addressable(p, p.do):
@@ -80,7 +81,7 @@ def configs(problem, device, ordered=True, choices=CHOICES):
         for shape in shapes:
             try:
                 found.append(Config(kind_of(p), p.d, p.dv, shape, ordered, p.left >= 0, p.right >= 0, adjusted, pairs, staged,
-                                    is_by_head(p), only))
+                                    is_by_head(p), only, mask_tiles(p)))
             except ValueError:
                 continue
         if found:
@@ -112,15 +113,18 @@ def estimate(problem, device, config):
     products = 2 * s.height * s.width * ((2 + times) * 16 * config.steps[0] + 2 * 16 * config.steps[1]) / 4096 * len(config.products)
     of_bias = WGMMA.staged if config.staged else COST.bias
     issues = (COST.score + COST.split * config.split + of_bias * bool(config.kind.bias) + COST.alibi * p.alibi
-              + COST.softcap * (p.softcap > 0) + COST.dropout * (p.dropout > 0) + p.score_instructions)
+              + COST.softcap * (p.softcap > 0) + COST.dropout * (p.dropout > 0) + WGMMA.mask_tile * (p.mask is not None)
+              + p.score_instructions)
     cycle = max(blocks * steps / device.sms, steps) / (WGMMA.clock * device.clock_hz)  # of each step
     if config.transposed and not config.split:
         cycle *= ROLES.narrow
     work = Cost(math=cycle * products, waits=cycle * times * COST.step, issue=cycle * issues * s.height * s.width / 128)
     work = overlap(work, waits=cycle * COST.order * config.ordered, memory=memory_seconds(p.bytes, device))
+    ends = Cost(waves=COST.block * times * max(1.0, blocks / device.sms))
     around = p.batch * p.heads * rows * (4 * p.dv + (COST.dq_ordered if config.ordered else COST.dq) * p.d)
-    return (Cost(launch=4 * WGMMA.launch, memory=read_seconds(around, device)) + dbias_seconds(p, s.width, device)
-            + dsink_seconds(p, device) + work)
+    cost = (Cost(launch=4 * WGMMA.launch, memory=read_seconds(around, device)) + dbias_seconds(p, s.width, device)
+            + dsink_seconds(p, device) + work + ends)
+    return cost.slowed(slower=WGMMA.unmeasured) if config.mask else cost
 
 
 def has_long_blocks(problem, config, device):
@@ -174,7 +178,9 @@ def main_launch(problem, device, config, space, maps, ticket=0):
     def in_space(kind, offset):
         return Argument(kind, "workspace", offset)
     stores = [x for name, t in (("dk", p.dk), ("dv", p.dv_out)) for x in (Argument(pointer, name), Argument(Strides, p.strides(t)))]
-    of_bias = bias_map("bias", p.bias, min(s.width, 64)) if config.staged else maps[0]
+    of_bias, rows = maps[0], min(s.width, 64)
+    if config.by_tiles:
+        of_bias = bias_map("bias", p.bias, rows) if config.staged else mask_map(p, rows, 64)
     arguments = (*maps, of_bias, *stores, in_space("float32*", 0), in_space("float32*", space.dq), in_space("uint32*", space.counts),
                  in_space("uint32*", space.ticket + 4 * ticket), Argument(Sizes, (p.rows, p.keys, space.rows, space.tiles, p.batch)),
                  order_argument(p, config, device), Argument(Heads, (p.group, p.heads)), *sequence_arguments(p),

@@ -36,7 +36,7 @@ class Config(HeadSizes):
     """The options, sizes of heads, and a shape; whether additions to dq have an order; whether the window has a left and a right bound,
     whether scores are more than scaled products, a bias that is `staged` left out, and whether dk and dv are stored by pairs; whether tiles
     of the bias come through TMA, and whether images of a head come one after the other; "dk", with dq, or "dv" where a launch of its own
-    sums up the other."""
+    sums up the other; what a boolean mask is of (`_mask_tiles`), whose tiles of rows come as those of the bias."""
     kind: Kind
     d: int
     e: int
@@ -49,6 +49,7 @@ class Config(HeadSizes):
     staged: bool
     by_head: bool
     only: str = ""
+    mask: str = ""
 
     def __post_init__(self):
         s, (producer, consumer) = self.shape, self.registers
@@ -146,7 +147,7 @@ class Config(HeadSizes):
             words, options = width // 4 * PIECES, k.dropout or k.softcap or self.serial and self.adjusted
             return sums + max(self.gemm_columns) // 2 + words + max(words + width // 4, part) + 16 * options + 22
         read = bool(k.bias) and not self.staged
-        options = (16 + 16 * read if self.transposed else 20) if read or k.dropout else 8 * self.adjusted
+        options = (16 + 16 * read if self.transposed else 20) if read or k.dropout else 8 * (self.adjusted or self.mask != "")
         scores = width + 32 + options + 8 * (k.bends and width != 64)
         scores += 5 * (width > 64) * sum(access in ("row", "column", "matrix") for access in k.accesses)
         products = width // 2 + part + 30
@@ -169,9 +170,14 @@ class Config(HeadSizes):
         return 8 * self.shape.width
 
     @property
+    def by_tiles(self):
+        """Whether tiles of a bias, or of a mask, come to where ds will be."""
+        return self.staged or self.mask == "rows"
+
+    @property
     def ds(self):
-        """Bytes of a tile of ds, and before it of the bias."""
-        return self.pieces * self.shape.width * self.shape.height * 2 * (self.only != "dv" or self.staged)
+        """Bytes of a tile of ds, and before it of the bias, or the mask."""
+        return self.pieces * self.shape.width * self.shape.height * 2 * (self.only != "dv" or self.by_tiles)
 
     @property
     def dq(self):

@@ -17,7 +17,8 @@ from ....device.vec import advance, load_shared_2f32, shared_address, store_shar
 from ....device.warp import elect, uniform
 from ....device.wgmma import descriptor, make_wgmma_wait
 from ....engine.hopper import ROW
-from ..._fragments import make_pack, make_single_store, make_split, make_store
+from ..._fragments import (make_apply_mask_of_keys_transposed, make_apply_mask_tile_transposed, make_pack, make_single_store, make_split,
+                           make_store)
 from ..._modifiers import (Dropout, Scoring, bit_of, make_add_bias_transposed, make_adjust_with_derivatives, make_apply_mask_transposed,
                            levels_of, make_capped, make_draw_transposed, make_tile_levels, words_of_bits)
 from ..._parameters import Sequences
@@ -38,7 +39,7 @@ def kernel(config, down):
     pipes = kv_pipe, q_pipe, dq_pipe, dq_free_pipe, do_pipe, bias_pipe = make_pipes(config)
     HEIGHT, WIDTH, GROUPS, CONSUMERS, PACKED = s.height, s.width, s.groups, 128 * s.groups, kind.packed
     DROPOUT, CAPPED, STAGED = kind.dropout, kind.softcap or kind.score_mod is not None, config.staged
-    ADJUSTED = config.adjusted and not CAPPED
+    ADJUSTED, MASKED, MASKED_KEYS, BY_TILES = config.adjusted and not CAPPED, config.mask == "rows", config.mask == "keys", config.by_tiles
     OF_DK, OF_DV, SPLIT, SERIAL, PIECES = config.only != "dv", config.only != "dk", config.split, config.serial, config.pieces
     (Q_BOXES, V_BOXES), KV_BOX, Q_BOX, V_AT, SINGLE_DO = config.boxes, HEIGHT * ROW, WIDTH * ROW, at.v, config.single_do
     DS_BOX, DS_LINE, SCORES, WORDS = HEIGHT * config.ds_line, config.ds_line, WIDTH // 2, WIDTH // 4
@@ -90,6 +91,8 @@ def kernel(config, down):
     adjust = make_adjust_with_derivatives(added, WIDTH, True)
     add_bias, LEVELED = make_add_bias_transposed(kind.bias, WIDTH, DS_BOX) if STAGED else None, levels_of(kind) is not None
     apply_mask = make_apply_mask_transposed(WIDTH, config.left, config.right)
+    apply_mask_tile = make_apply_mask_tile_transposed(WIDTH, DS_BOX)
+    apply_mask_of_keys = make_apply_mask_of_keys_transposed(WIDTH, terms.permits)
     levels = make_tile_levels(kind, WIDTH, True) if LEVELED else None
     scores_first, scores_done = make_wgmma_wait(1, SCORES), make_wgmma_wait(0, SCORES)
 
@@ -108,18 +111,25 @@ def kernel(config, down):
             scores_first(x)
 
     @device_function
-    def finish_scores(x, scratch, step, scoring, tile, key, shared, ds_state, work, thread):
+    def finish_scores(x, scratch, step, scoring, tile, key, shared, ds_state, work, options, h, thread):
         """Products become scores: bias, ALiBi, mask; with a `score_mod` of tanh that, and masked."""
         if LEVELED:
             levels(x, key, step.row + thread.column, scoring.last_row, scoring.last_key, scoring.scale, scoring.bias)
         if ADJUSTED:
             adjust(x, scratch, key, step.row, thread.column, scoring)
-        if STAGED:
+        if BY_TILES:
             bias_pipe.consumer_wait(shared.bias, ds_state)
-            add_bias(x, step.ds + u32(thread.group) * BIAS_BOX, thread.warp, thread.lane, f32(1) if ADJUSTED else scoring.scale)
+            own = step.ds + u32(thread.group) * BIAS_BOX
+            if STAGED:
+                add_bias(x, own, thread.warp, thread.lane, f32(1) if ADJUSTED else scoring.scale)
+            if MASKED:
+                apply_mask_tile(x, own, thread.warp, thread.lane)
             if not OF_DK:
                 cuda.syncwarp()
                 bias_pipe.consumer_release(shared.bias, ds_state, thread.lane)
+        if MASKED_KEYS:
+            strides = options.mask_strides
+            apply_mask_of_keys(x, options.mask, tile.sequence * strides.batch + h * strides.head, key, scoring.last_key, strides.column)
         end, _ = terms.key_range(min(step.row + WIDTH, tile.rows) - 1, tile.rows, tile.keys, work.bounds)
         _, last = terms.key_range(step.row, tile.rows, tile.keys, work.bounds)
         if end > tile.key or last < tile.key + HEIGHT:
@@ -249,7 +259,7 @@ def kernel(config, down):
         """ds to shared memory, where all warpgroups read it."""
         if DS_BUFFERS == 1:  # until all have read the former one
             barrier_sync(1, CONSUMERS)
-        elif STAGED:  # until the warpgroup has read the bias
+        elif BY_TILES:  # until the warpgroup has read the bias
             barrier_sync(thread.group + 2, 128)
         store_ds(words, step.ds, thread)
         fence_async_shared()
@@ -291,7 +301,7 @@ def kernel(config, down):
     def finish_dq(acc, shared, ds_state, thread):
         """Hand the part of dq to the thread that adds it."""
         dq_done(acc)
-        if STAGED:
+        if BY_TILES:
             cuda.syncwarp()
             bias_pipe.consumer_release(shared.bias, ds_state, thread.lane)
         dq_free_pipe.consumer_wait(shared.dq_free, PipelineState(u32(0), ds_state.stage ^ 1))  # a phase per step
@@ -386,7 +396,7 @@ def kernel(config, down):
                 draw(kept, Dropout(options.seed, tile.sequence * work.heads.all + h, options.threshold, options.factor), key, row,
                      thread.lane)
             start_products(x, dp, of_k, of_v, step)
-            finish_scores(x, nothing, step, scoring, tile, key, shared, ds_state, work, thread)
+            finish_scores(x, nothing, step, scoring, tile, key, shared, ds_state, work, options, h, thread)
             do_state = softmax_gradient(x, dp, step, scoring, key, kept, options.factor, softmax_scale, shared, q_state, do_state,
                                         thread)
 
@@ -468,8 +478,8 @@ def kernel(config, down):
                     if not PACKED or tile.key < tile.keys:  # more tiles are counted than sequences have
                         producers.load(maps, shared, tile, stats, work)
             elif tid >= 96:
-                if STAGED and elect():
-                    producers.load_bias(maps.bias, bias_strides, shared, tiles.read(shared.tile, work), work)
+                if BY_TILES and elect():
+                    producers.load_bias(maps.bias, bias_strides if STAGED else mask_strides, shared, tiles.read(shared.tile, work), work)
             elif OF_DK:
                 if elect():
                     producers.add_to_dq(shared, tiles.read(shared.tile, work), Added(dq, counts), work, u32((tid >> 5) - 1))
@@ -479,6 +489,7 @@ def kernel(config, down):
             lane, warp = number & 31, number >> 5
             if not PACKED or tile.key < tile.keys:
                 consume(Outputs(dk, dk_strides, dv, dv_strides), shared, tile, work,
-                        Options(scale, softcap, bias, bias_strides, terms.seed_of(seed, offset), threshold, factor),
+                        Options(scale, softcap, bias, bias_strides, mask, mask_strides, terms.seed_of(seed, offset), threshold,
+                                factor),
                         Thread(group, number, warp, lane, (lane & 3) * 2))
     return sdpa_bwd_flash_wgmma

@@ -83,6 +83,8 @@ class Options(NamedTuple):
     softcap: f32
     bias: object
     bias_strides: object
+    mask: object
+    mask_strides: object
     seed: object
     threshold: u32
     factor: f32

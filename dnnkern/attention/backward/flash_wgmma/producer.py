@@ -69,7 +69,7 @@ class Producers(NamedTuple):
     load(maps, shared, tile, stats, work)
         k and v, and q, do, lse and delta of each step.
     load_bias(map, strides, shared, tile, work)
-        A tile of the bias of each step, as soon as ds of two steps before has been multiplied.
+        A tile of the bias, or of the mask, of each step, as soon as ds of two steps before has been multiplied.
     add_to_dq(shared, tile, added, work, own)
         Adds every other part of dq, from number `own` on: until an addition has come through and been announced, the other thread has begun
         the next one.
@@ -125,9 +125,10 @@ def make_producers(config, down) -> Producers:
             q_state = q_pipe.next(q_state)
             row, member = tiles.next(row, member, tile, shared.tile, work)
 
-    # ---- the bias
+    # ---- the bias, or the mask
 
-    BIAS_BOX, BIAS_BOXES, DS_BOX, DS_BYTES = 64 * config.ds_line, ceil_div(WIDTH, 64), HEIGHT * config.ds_line, config.ds
+    BIAS_BOX, BIAS_BOXES, DS_BOX = 64 * config.ds_line, ceil_div(WIDTH, 64), HEIGHT * config.ds_line
+    TILE_BYTES = config.ds if config.staged else HEIGHT * WIDTH  # of a mask a byte for each query and key
 
     @device_function
     def load_bias(array, strides, shared, tile, work):
@@ -135,7 +136,7 @@ def make_producers(config, down) -> Producers:
         while tiles.is_left(row, tile) and member < work.heads.group:
             h, to = tile.head + member if strides.head else 0, ds_at(shared.base, state.stage)
             bias_pipe.producer_acquire(shared.bias, state)
-            bar = bias_pipe.producer_expect(shared.bias, state, DS_BYTES)
+            bar = bias_pipe.producer_expect(shared.bias, state, TILE_BYTES)
             for b in range(BIAS_BOXES):
                 for g in range(GROUPS):
                     tma_load_4d(to + u32(b * DS_BOX + g * BIAS_BOX), array, bar, tile.key + 64 * g, row + 64 * b, h, image)

@@ -74,10 +74,10 @@ def estimate(problem, device, config):
     waves, busy = ceil_div(blocks, slots), min(blocks, slots)
     steps = ceil_div(ceil_div(p.seen, WIDTH), c.splits)
     products = 2 * HEIGHT * WIDTH * (COLUMNS * c.boxes[0] + p.dv) / 4096 * ceil_div(busy, device.sms)
-    moved = WIDTH * (p.d + p.dv) * p.q.itemsize * busy / device.bandwidth
-    each = waves * steps
+    moved, each = WIDTH * (p.d + p.dv) * p.q.itemsize * busy, waves * steps
     work = overlap(math=each * (products + COST.step) / (COST.clock * device.clock_hz),
-                   memory=each * (moved / tiles_of(p, HEIGHT) / COST.rate), l2=each * (moved / COST.l2))
+                   memory=each * (moved / tiles_of(p, HEIGHT) / min(COST.rate * device.bandwidth, COST.most)),
+                   l2=each * (moved / (COST.l2 * device.bandwidth)))
     return Cost(launch=COST.launch, waves=waves * COST.block, reduction=merge_seconds(p, c.parts, c.splits, device)) + work
 
 

@@ -13,21 +13,23 @@
 - Persistent blocks. Where tiles have different numbers of keys the longest come first, from a dynamic tile scheduler: a counter, which a
   first launch sets to zero. Which block has a tile makes no difference to its result.
 - A bias with an element per query and key comes through TMA with the tiles of k; heads of sequences that share one are worked on together.
+  So do the bytes of a boolean mask, or one line of them where all queries have the same.
 - Of packed sequences TMA reads past the end of a sequence, into the next one: masks hide its keys, its values are cleared in shared memory,
   and threads store the results, since they know where its rows end.
 
-It wins from a few hundred keys on; `flash_mma` has the same idea for other devices, other strides and boolean masks. Masked keys take no
-part, but values of a tile that are not finite reach all its rows: 0 times them is NaN. Sources: FlashAttention-3 (Shah et al., 2024) for
-the overlap, FlashAttention-4 for the lazy rescaling.
+It wins from a few hundred keys on; `flash_mma` has the same idea for other devices, other strides, and masks beside a bias. Masked keys
+take no part, but values of a tile that are not finite reach all its rows: 0 times them is NaN. Sources: FlashAttention-3 (Shah et al.,
+2024) for the overlap, FlashAttention-4 for the lazy rescaling.
 """
 from ....dispatch import Algorithm, Note
 from ....host.launch import Argument, Launch
 from ..._fragments import stored_in_pairs
+from ..._mask_tiles import mask_map, mask_tiles
 from ..._modifiers import is_adjusted
 from ..._parameters import RowStrides, Strides, added_arguments, kind_of, number_arguments, sequence_arguments
 from ..._score_mod import document_bytes, document_launches
 from ..._scores import LOG2E
-from ..._wgmma import (Config, Shape, array_map, bias_map, is_by_head, is_by_tiles, is_uneven, order_argument, refusal, stored_by_tma,
+from ..._wgmma import (COST, Config, Shape, array_map, bias_map, is_by_head, is_by_tiles, is_uneven, order_argument, refusal, stored_by_tma,
                        tile_count, tile_seconds)
 from .._parts import Sizes
 from .kernel import counter_kernel, kernel
@@ -41,7 +43,7 @@ DOCUMENTS = 16
 
 def supports(problem):
     """16-bit elements, rows that TMA can read."""
-    return refusal(problem, packed=True)
+    return refusal(problem, packed=True, masked=True)
 
 
 def configs(problem, device):
@@ -52,7 +54,7 @@ def configs(problem, device):
         drawn = is_uneven(p) and tile_count(p, shape.height) > device.sms
         try:
             found.append(Config(kind_of(p), p.d, p.dv, shape, p.left >= 0, p.right >= 0, adjusted, p.lse is not None, drawn, by_tma,
-                                pairs, staged, is_by_head(p)))
+                                pairs, staged, is_by_head(p), mask_tiles(p)))
         except ValueError:
             continue
     return found
@@ -65,7 +67,8 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """Steps of the busiest block."""
-    return tile_seconds(problem, config, device, staged=config.staged)
+    cost = tile_seconds(problem, config, device, staged=config.staged)
+    return cost.slowed(slower=COST.unmeasured) if config.mask else cost
 
 
 def build(problem, device, config):
@@ -74,8 +77,9 @@ def build(problem, device, config):
     p, s = problem, config.shape
     tiles = tile_count(p, s.height)
     q, counter = array_map(p, "q", p.q, s.height), Argument("uint32*", "workspace" if config.drawn else "q")
-    bias, bias_strides, _, _, *of_sink = added_arguments(p, DOCUMENTS)
-    of_bias = bias_map("bias", p.bias, s.height) if config.staged else q
+    bias, bias_strides, _, mask_strides, *of_sink = added_arguments(p, DOCUMENTS)
+    # either a bias has tiles, or a mask
+    of_bias = bias_map("bias", p.bias, s.height) if config.staged else mask_map(p, s.height, s.width) if config.mask else q
     bounds, scale, *others = number_arguments(p)
     if not config.adjusted and not config.staged:
         scale = Argument("float32", p.scale * LOG2E)
@@ -83,8 +87,8 @@ def build(problem, device, config):
                  array_map(p, "o", p.o, 64) if config.by_tma else q, Argument("uint16*", "o"), Argument(Strides, p.strides(p.o)),
                  Argument("float32*", "lse" if p.lse else "o"), Argument(RowStrides, p.lse_strides), counter, *of_sink,
                  Argument("int32", tiles), order_argument(p, s.height, config.by_head),
-                 Argument(Sizes, (p.batch, p.heads, p.rows, p.keys)), *sequence_arguments(p), bias, of_bias, bias_strides, bounds,
-                 scale, *others)
+                 Argument(Sizes, (p.batch, p.heads, p.rows, p.keys)), *sequence_arguments(p), bias, of_bias,
+                 mask_strides if config.mask else bias_strides, bounds, scale, *others)
     main = Launch(kernel(config), (min(tiles, device.sms), 1, 1), (s.threads, 1, 1), arguments, shared=config.shared, dependent=True)
     if not config.drawn:
         return *document_launches(p, DOCUMENTS), main

@@ -21,7 +21,8 @@ from ....device.warp import elect, uniform
 from ....device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
 from ....engine.hopper import GROUP, ROW
 from ....host.dtypes import ITEMSIZE
-from ..._fragments import SLACK, make_normalize_rows, make_online_softmax, make_pack, make_row_words, make_store, scale_rows
+from ..._fragments import (SLACK, make_apply_mask_tile, make_normalize_rows, make_online_softmax, make_pack, make_row_words, make_store,
+                           scale_rows)
 from ..._modifiers import make_add_bias, make_adjust, make_apply_dropout, make_apply_mask
 from ..._parameters import Sequences
 from ..._scores import LOG2E, NEG_INF, make_extent, make_terms, make_tile
@@ -56,8 +57,10 @@ def kernel(config):
     PUBLISHED, TMA_STORE = config.drawn or PACKED, config.by_tma  # numbers of tiles, by the producer; o through TMA
     BIAS_AT, BIAS_BYTES, BIAS_BOX = config.bias_place, config.bias_stage, HEIGHT * ROW
     BIAS_COLUMNS = ROW // ITEMSIZE[kind.bias] if STAGED else 1
+    MASKED, BY_ROWS, MASK_AT, MASK_STAGE = bool(config.mask), config.mask == "rows", config.mask_place, config.mask_stage
+    MASK_BYTES, BESIDE = (HEIGHT if BY_ROWS else 1) * WIDTH * MASKED, STAGED or MASKED
     q_pipe = make_pipeline(1, consumers=WARPS if EARLY else GROUPS)
-    k_pipe, v_pipe = make_pipeline(STAGES, consumers=WARPS if STAGED else GROUPS), make_pipeline(STAGES, consumers=GROUPS)
+    k_pipe, v_pipe = make_pipeline(STAGES, consumers=WARPS if BESIDE else GROUPS), make_pipeline(STAGES, consumers=GROUPS)
 
     # ---- tiles
 
@@ -79,7 +82,9 @@ def kernel(config):
         if PACKED and sequence == work.sizes.batch:
             keys = 0
         begin, full_end = terms.key_range(i0, rows, keys, work.bounds)
-        if DROPOUT or STAGED:  # TMA begins at multiples of 16 bytes
+        if MASKED:  # TMA begins at multiples of 16 bytes
+            begin = begin & -16
+        elif DROPOUT or STAGED:
             begin = begin & -8
         full_begin, end = terms.key_range(min(i0 + HEIGHT, rows) - 1, rows, keys, work.bounds)
         count, _ = divide_remainder(max(min(end, keys) - begin, 1) + (WIDTH - 1), BY_WIDTH)
@@ -128,10 +133,13 @@ def kernel(config):
             while left >= 0:
                 if left > 0:
                     k_pipe.producer_acquire(shared.k, k_state)
-                    bar = k_pipe.producer_expect(shared.k, k_state, K_BYTES + BIAS_BYTES)
+                    bar = k_pipe.producer_expect(shared.k, k_state, K_BYTES + BIAS_BYTES + MASK_BYTES)
                     load_boxes(shared.base + K_AT + k_state.stage * K_BYTES, K_BOXES, BOX, maps.k, bar, key, kv_head, image)
                     if STAGED:
                         load_bias(shared.base + BIAS_AT + k_state.stage * BIAS_BYTES, maps.bias, bar, key, i0, bias_head, bias_image)
+                    if MASKED:
+                        tma_load_4d(shared.base + MASK_AT + k_state.stage * MASK_STAGE, maps.bias, bar, key, i0 if BY_ROWS else 0,
+                                    bias_head, bias_image)
                     k_state = k_pipe.next(k_state)
                 if left == span.count:
                     q_pipe.producer_acquire(shared.q, q_state)
@@ -163,6 +171,7 @@ def kernel(config):
     apply_mask = make_apply_mask(WIDTH, config.left, config.right)
     add_bias = make_add_bias(kind.bias, WIDTH, BIAS_BOX) if STAGED else None
     adjust = make_adjust(replace(kind, bias="") if STAGED else kind, WIDTH) if ADJUSTED else None
+    apply_mask_tile = make_apply_mask_tile(WIDTH, config.mask) if MASKED else None
 
     @device_function
     def hold_queries(held, q_at, thread):
@@ -184,7 +193,7 @@ def kernel(config):
     @device_function
     def finish_scores(scores, key, query, span, scoring, shared, state, work, thread):
         """Release the keys; products become scores: cap, bias, ALiBi, mask. Gives the ring's next state."""
-        if not STAGED:
+        if not BESIDE:
             k_pipe.consumer_release(shared.k, state, thread.number)
         if ADJUSTED:
             adjust(scores, query.row, query.position, key, thread.column, work.sizes.rows - 1, work.sizes.keys - 1, scoring.scale,
@@ -192,6 +201,9 @@ def kernel(config):
         if STAGED:
             add_bias(scores, shared.base + BIAS_AT + state.stage * BIAS_BYTES, thread.group * 64 + thread.warp * 16, thread.lane,
                      f32(1) if ADJUSTED else scoring.scale)
+        if MASKED:
+            apply_mask_tile(scores, shared.base + MASK_AT + state.stage * MASK_STAGE, thread.group * 64 + thread.warp * 16, thread.lane)
+        if BESIDE:
             cuda.syncwarp()
             k_pipe.consumer_release(shared.k, state, thread.lane)
         if key < span.full_begin or key + WIDTH > span.full_end:
