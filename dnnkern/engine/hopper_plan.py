@@ -437,9 +437,9 @@ def pack_seconds(operands, device):
     return Cost(pack=sum(COST.copy + passes(x) * x.bytes / device.bandwidth for x in operands if x.packed))
 
 
-def sum_seconds(nbytes, device, beside=0):
-    """Predicted time of a launch that adds up partial results of so many bytes; so many `beside` them are read and written."""
-    return Cost(reduction=COST.sum_launch + COST.sum_bytes * (nbytes + beside) / device.bandwidth)
+def sum_seconds(nbytes, device, beside=0, row=COST):
+    """Predicted time, by a row's numbers, of a launch that adds up partial results of so many bytes; `beside` are read and written too."""
+    return Cost(reduction=row.sum_launch + row.sum_bytes * (nbytes + beside) / device.bandwidth)
 
 
 _LEAST_FIXED = min(fixed for fixed, _, _ in TIMES_OF_MATRICES.values())

@@ -20,12 +20,14 @@ from ..engine.constants import constants
 from ..engine.cost import Cost
 from ..engine.hopper import ROW, make_matrix_loader, make_product
 from ..engine.hopper_plan import (Config, Specialisation, make_operand, pack_seconds, product_seconds, rows_for_tma, steps_of,
-                                  store_argument, tiles_for, type_refusal, wgmma_dtype)
+                                  store_argument, tiles_for, type_refusal, waves_of, wgmma_dtype)
 from ..engine.hopper_stores import make_direct_store, make_boxed_store
 from ..host.launch import Argument, Launch
+from ._wgmma_cost import straight_seconds
 from ._groups import likely_tiles, make_find_tile, most_tiles
 
 COST = constants("matmul/grouped")
+SHALLOW = 3  # stages of a ring that does not fill while a tile is stored
 
 
 def supports(problem):
@@ -62,7 +64,19 @@ def estimate(problem, device, config):
     tiles = likely_tiles(problem, tile.bm) * ceil_div(problem.n, tile.bn)
     read = COST.l2 * tiles * steps * ROW * (tile.bm + tile.bn)
     search = ceil_div(problem.groups, 32) * COST.wgmma_search / device.clock_hz * ceil_div(tiles, device.sms * config.tile.blocks)
-    return pack_seconds(_operands(problem), device) + Cost(waits=search, l2=read) + product_seconds(problem, tile, device, tiles, steps)
+    by_tma = rows_for_tma(problem.y, problem.y_strides, problem.m_total, problem.n)
+    aside = Cost(waves=(tile.blocks == 1 and tile.stages <= SHALLOW) * COST.shallow * waves_of(tiles, device.sms))
+    if not by_tma:  # rows outside the groups are not stored
+        rows = min(1.0, problem.m_total / (likely_tiles(problem, tile.bm) * tile.bm))
+        aside += rows * straight_seconds(tile, device, tiles, 1 + _stores_pairs(problem))
+    beside = aside + pack_seconds(_operands(problem), device) + Cost(waits=search, l2=read)
+    return beside + product_seconds(problem, tile, device, tiles, steps)
+
+
+def _stores_pairs(problem):
+    """Whether two neighbouring results are one store."""
+    (row, column), y = problem.y_strides, problem.y
+    return column == 1 and problem.n % 2 == 0 and row % 2 == 0 and y.alignment % (2 * y.itemsize) == 0
 
 
 class GroupTile(NamedTuple):
@@ -136,9 +150,8 @@ def build(problem, device, config):
     row, column = problem.y_strides
     per = 16 // y.itemsize
     by_tma = rows_for_tma(y, problem.y_strides, problem.m_total, problem.n)
-    pair = column == 1 and problem.n % 2 == 0 and row % 2 == 0 and y.alignment % (2 * y.itemsize) == 0
     dtypes = tuple(wgmma_dtype(x.tensor.dtype, problem.math) for x in (a, b))
-    special = Specialisation(tile, (*dtypes, a.major, b.major), problem.epilogue, by_tma, bool(pair))
+    special = Specialisation(tile, (*dtypes, a.major, b.major), problem.epilogue, by_tma, _stores_pairs(problem))
     tiles_n = ceil_div(problem.n, tile.bn)
     tiles = most_tiles(problem, tile.bm) * tiles_n
     a_map = a.argument(tile.bm, 0)

@@ -15,6 +15,7 @@ from ..device.index import ceil_div
 from ..device.tma import tensor_map_address
 from ..device.vec import advance, load4, shared_address
 from ..dispatch import Algorithm, Note
+from ..engine.cost import Cost
 from ..engine.hopper import ROW, make_matrix_loader, make_product
 from ..engine.hopper_addend import fits_ring, make_addend_stages
 from ..engine.hopper_columns import columns_ahead, make_columns_ahead, paired_columns
@@ -32,6 +33,7 @@ from ..engine.tile_states import (WARP_ROWS, blocks_of, keeping, reduces, states
                                   stored_first_refusal, with_finish)
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
+from ._wgmma_cost import longer_step, straight_seconds
 
 WIDTHS = 64, 128, 192, 256  # columns of a tile that has whole rows
 
@@ -84,11 +86,14 @@ def estimate(problem, device, config):
     states = states_bytes(parts, WARP_ROWS, tile.bn)
     tiles = tile_count(parts, tile) * tile.cluster
     rows = row_seconds(parts.epilogue, tile, waves_of(tiles, device.sms * tile.blocks), device)
-    beside = (states_seconds(states, device) + activation_seconds(problem, tile, device) + aside_seconds(problem, tile, device, wide=1)
-              + rows + pack_seconds(operands, device))
+    by_tma = stored_by_tma(parts, tile.bn)
+    straight = Cost() if by_tma else straight_seconds(tile, device, tiles, store_width(parts, 2))
+    beside = (straight + states_seconds(states, device) + activation_seconds(problem, tile, device)
+              + aside_seconds(problem, tile, device, wide=1) + rows + pack_seconds(operands, device))
     return beside + product_seconds(
         problem, tile, device, tiles, steps_of(parts.k, parts.a.itemsize), parts.m,
-        (columns - 1) * parts.a.nbytes, all(x.crosses for x in operands), columns * tile.bn / parts.n if columns > 1 else 1.0)
+        (columns - 1) * parts.a.nbytes, all(x.crosses for x in operands), columns * tile.bn / parts.n if columns > 1 else 1.0,
+        longer_step(operands))
 
 
 def bound(problem, device):

@@ -1,0 +1,30 @@
+"""What estimates of products by wgmma count beside the tiles' times: results that do not leave through TMA, operands of columns that begin
+anywhere, the sum of K slices."""
+from ..engine.constants import constants
+from ..engine.cost import Cost
+from ..engine.hopper import ROW
+from ..engine.hopper_plan import waves_of
+from ..engine.scales import FP8
+
+COST = constants("matmul/wgmma")
+
+
+def straight_seconds(tile, device, tiles, width):
+    """Of results that threads store from registers, `width` neighbours at a time: a tile's end, which hides nothing but where tiles take
+    turns. Each store of a warp reaches parts of eight rows."""
+    waves = waves_of(tiles, device.sms * tile.blocks) * (COST.turns if tile.ping_pong else 1.0)
+    return Cost(aside=waves * COST.straight * tile.sums / width)
+
+
+def longer_step(operands):
+    """``longer(tile, microseconds)`` of `hopper_plan.product_seconds`, None where no step is longer: lines of b that run along its columns
+    and begin anywhere in the L2's are each read by two tiles; one warpgroup alone hides less of the second sums of 8-bit floats."""
+    a, b = operands
+    columns, floats = b.major != "k" and a.crosses and b.crosses, a.tensor.dtype in FP8
+    if not (columns or floats):
+        return None
+
+    def longer(tile, step):
+        step *= COST.one_group if floats and tile.consumers == 1 else 1.0
+        return max(step, 1e6 * ROW * (tile.bm + tile.bn / tile.cluster) / COST.columns) if columns else step
+    return longer
