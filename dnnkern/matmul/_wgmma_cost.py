@@ -6,7 +6,8 @@ from ..engine.hopper import ROW
 from ..engine.hopper_plan import waves_of
 from ..engine.scales import FP8
 
-COST = constants("matmul/wgmma")
+COST, GROUPS = constants("matmul/wgmma"), constants("matmul/grouped")
+SHALLOW = 3  # stages of a ring that does not fill while a tile is stored
 
 
 def straight_seconds(tile, device, tiles, width):
@@ -14,6 +15,11 @@ def straight_seconds(tile, device, tiles, width):
     turns. Each store of a warp reaches parts of eight rows."""
     waves = waves_of(tiles, device.sms * tile.blocks) * (COST.turns if tile.ping_pong else 1.0)
     return Cost(aside=waves * COST.straight * tile.sums / width)
+
+
+def shallow_seconds(tile, device, tiles):
+    """Of tiles whose ring is too short for the sums of one group to hide the end of another's."""
+    return Cost(waves=(tile.blocks == 1 and tile.stages <= SHALLOW) * GROUPS.shallow * waves_of(tiles, device.sms))
 
 
 def longer_step(operands):

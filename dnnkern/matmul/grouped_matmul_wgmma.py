@@ -20,14 +20,13 @@ from ..engine.constants import constants
 from ..engine.cost import Cost
 from ..engine.hopper import ROW, make_matrix_loader, make_product
 from ..engine.hopper_plan import (Config, Specialisation, make_operand, pack_seconds, product_seconds, rows_for_tma, steps_of,
-                                  store_argument, tiles_for, type_refusal, waves_of, wgmma_dtype)
+                                  store_argument, tiles_for, type_refusal, wgmma_dtype)
 from ..engine.hopper_stores import make_direct_store, make_boxed_store
 from ..host.launch import Argument, Launch
-from ._wgmma_cost import straight_seconds
 from ._groups import likely_tiles, make_find_tile, most_tiles
+from ._wgmma_cost import shallow_seconds, straight_seconds
 
 COST = constants("matmul/grouped")
-SHALLOW = 3  # stages of a ring that does not fill while a tile is stored
 
 
 def supports(problem):
@@ -65,7 +64,7 @@ def estimate(problem, device, config):
     read = COST.l2 * tiles * steps * ROW * (tile.bm + tile.bn)
     search = ceil_div(problem.groups, 32) * COST.wgmma_search / device.clock_hz * ceil_div(tiles, device.sms * config.tile.blocks)
     by_tma = rows_for_tma(problem.y, problem.y_strides, problem.m_total, problem.n)
-    aside = Cost(waves=(tile.blocks == 1 and tile.stages <= SHALLOW) * COST.shallow * waves_of(tiles, device.sms))
+    aside = shallow_seconds(tile, device, tiles)
     if not by_tma:  # rows outside the groups are not stored
         rows = min(1.0, problem.m_total / (likely_tiles(problem, tile.bm) * tile.bm))
         aside += rows * straight_seconds(tile, device, tiles, 1 + _stores_pairs(problem))

@@ -73,6 +73,9 @@ row("matmul/grouped_weights", h100("h100-record.jsonl.gz"),
     "as long with copies of fewer than 16 bytes, on CUDA cores of single elements, and there with 16 bits; exponent of the norm",
     ("power",),
     begin=0.45e-6, stores=6.5e9, alone=0.1, half=1.6, narrow=1.7, power=4)
+row("matmul/grouped_weights_wgmma", GUESSED,
+    "s of a wave to find its groups; times as long as counted: no GPU has timed it, so it has to promise more than what has been",
+    find=0.4e-6, unmeasured=1.5)
 row("matmul/split_k", GUESSED,
     "s of the sum's launch",
     sum_launch=2.5e-6)
