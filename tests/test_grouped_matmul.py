@@ -21,6 +21,7 @@ from dnnkern.matmul import GROUPED, OPERATION, GroupedMatmulProblem
 from dnnkern.engine.hopper import Tile
 from dnnkern.matmul._groups import group_of, likely_tiles, make_find_tile, most_tiles
 from dnnkern.matmul._parse import FAMILY, parse_problem
+from dnnkern.matmul._wgmma_cost import InLines
 from dnnkern.engine.hopper_plan import Config
 from kit import launch
 
@@ -262,9 +263,9 @@ def test_work_is_counted():
 
 # ---- gradients of the matrices
 
-def _by_wgmma(tile, case):
+def _by_wgmma(tile, case, kind=Config):
     """The algorithm with a tile; the test is skipped where it cannot run."""
-    algorithm = dataclasses.replace(next(a for a in dispatch.algorithms(case.op) if a.name == "wgmma"), config=Config(tile))
+    algorithm = dataclasses.replace(next(a for a in dispatch.algorithms(case.op) if a.name == "wgmma"), config=kind(tile))
     if contract.refusal(algorithm, case.problem()) is not None:
         pytest.skip("not on this device")
     return algorithm
@@ -279,6 +280,18 @@ def test_gradients_by_tiles_that_small_ones_do_not_get(tile, sizes, k, n, more):
     """Several steps, of which the last reaches into the next group; operands that are copied, results of every way to y."""
     case = Weights("tiles", sizes, k, n, **{"dtype": "bfloat16", **more})
     contract.check(_by_wgmma(tile, case), case, **contract.ONCE)
+
+
+@pytest.mark.parametrize("tile, case", [
+    (Tile(128, 192), Weights("lines", (66, 3), 130, 201, "bfloat16")),
+    (Tile(64, 128, blocks=2), Weights("lines", (9, 70), 77, 130, "float16")),
+    (Tile(256, 128), GroupedMatmul("lines", (100, 0, 170), 137, 40, "bfloat16", tb=True)),
+    (Tile(128, 128, ping_pong=True), GroupedMatmul("lines", (63, 1, 66), 257, 40, "float16")),
+    (Tile(64, 256), GroupedMatmul("lines", (64, 30), 90, 40, "bfloat16", tb=True, bias=True, layout={"y": {"gap": 1}}))], ids=str)
+def test_results_that_leave_a_row_at_a_time(tile, case):
+    """Rows that begin at any element, the last of a group and of a matrix, and columns that no box of 64 divides."""
+    assert InLines(tile) in next(a for a in dispatch.algorithms(case.op) if a.name == "wgmma").configs(case.problem(), contract.device())
+    contract.check(_by_wgmma(tile, case, InLines), case, **contract.ONCE)
 
 
 @pytest.mark.parametrize("tile", [Tile(128, 128), Tile(64, 256, ping_pong=True)], ids=str)

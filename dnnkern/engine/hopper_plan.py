@@ -19,7 +19,7 @@ from .constants import constants
 from .cost import Cost, overlap
 from .hopper import ITEMSIZE, ROW, Tile, promoted_fits
 from .hopper_stores import kept_states, make_boxed_store, make_direct_store
-from .packing import by_rows, pack_launch, packed_bytes, pitch_of
+from .packing import by_rows, line_pitch_of, pack_launch, packed_bytes
 from .programs import program_argument
 from .roles import operand_strides
 from .scales import FP8, ScaleStrides
@@ -131,11 +131,11 @@ class Operand:
     @property
     def bytes(self):
         """Of the workspace."""
-        return packed_bytes(self.matrices, *self.lines[:2], self.tensor.itemsize) if self.packed else 0
+        return packed_bytes(self.matrices, *self.lines[:2], self.tensor.itemsize, line_pitch_of) if self.packed else 0
 
     def pack(self, offset):
         """The launch that copies it to byte `offset` of the workspace, in a tuple; none where it is read in place."""
-        return (pack_launch(self.name, self.tensor, self.matrices, *self.lines, offset),) if self.packed else ()
+        return (pack_launch(self.name, self.tensor, self.matrices, *self.lines, offset, pitch=line_pitch_of),) if self.packed else ()
 
     def argument(self, rows, offset, depth=None):
         """The tensor map of boxes of `rows` rows and 128 bytes along k, or `depth` elements, or of 64 rows and the same k."""
@@ -144,7 +144,7 @@ class Operand:
         bk, line = depth or ROW // itemsize, 16 // itemsize  # any stride does for a dimension of one
         if self.packed:
             lines, length, _ = self.lines
-            across = along = pitch_of(length, itemsize)  # of which the other is 1, and not asked for
+            across = along = line_pitch_of(length, itemsize)  # of which the other is 1, and not asked for
             batch = across * lines
         if self.matrices == 1:
             batch = line

@@ -1,13 +1,40 @@
 """What estimates of products by wgmma count beside the tiles' times: results that do not leave through TMA, operands of columns that begin
 anywhere, the sum of K slices."""
+from dataclasses import dataclass
+
 from ..engine.constants import constants
 from ..engine.cost import Cost
 from ..engine.hopper import ROW
-from ..engine.hopper_plan import waves_of
+from ..engine.hopper_plan import Config, Specialisation, waves_of
 from ..engine.scales import FP8
 
 COST, GROUPS = constants("matmul/wgmma"), constants("matmul/grouped")
 SHALLOW = 3  # stages of a ring that does not fill while a tile is stored
+
+
+@dataclass(frozen=True)
+class InLines(Config):
+    """A tile whose results leave a row at a time (`engine.hopper_lines`)."""
+
+    def __str__(self):
+        return f"{self.tile} in lines"
+
+
+@dataclass(frozen=True)
+class LineSpecialisation(Specialisation):
+    """What a kernel is compiled for, of such a tile."""
+
+
+def aside_of(config, device, tiles, width):
+    """Seconds of results that do not leave through TMA, by a configuration: from registers, `width` neighbours at a time, or in lines."""
+    if isinstance(config, InLines):
+        return Cost(aside=waves_of(tiles, device.sms * config.tile.blocks) * COST.line * config.tile.sums)
+    return straight_seconds(config.tile, device, tiles, width)
+
+
+def cautious(config):
+    """Times as long as counted: what no GPU has timed has to promise more than what has been."""
+    return COST.unmeasured if isinstance(config, InLines) else 1.0
 
 
 def straight_seconds(tile, device, tiles, width):

@@ -28,6 +28,7 @@ from ..dispatch import Algorithm, Note
 from ..engine.constants import constants
 from ..engine.cost import Cost
 from ..engine.hopper import GROUP, REMAKING, ROW, Loader, make_matrix_copy, make_product
+from ..engine.hopper_lines import line_tiles, lines_refusal, make_line_store
 from ..engine.hopper_plan import (Config, Operand, Specialisation, least_tile_seconds, pack_seconds, product_seconds, store_argument,
                                   stored_by_tma, tile_count, tiles_for, waves_of)
 from ..engine.hopper_stores import make_boxed_store, make_direct_store
@@ -35,7 +36,7 @@ from ..engine.roles import operand_strides, store_width
 from ..engine.simt import band_arguments
 from ..host.launch import Argument, Launch
 from ._grouped_weights_problem import OP, rows_of
-from ._wgmma_cost import longer_step, shallow_seconds, straight_seconds
+from ._wgmma_cost import InLines, LineSpecialisation, aside_of, longer_step, shallow_seconds
 from .grouped_matmul_bwd_weights_blocked import size_refusal
 
 COST = constants("matmul/grouped_weights_wgmma")
@@ -51,7 +52,9 @@ def supports(problem):
 
 def configs(problem, device):
     """Every tile of a single block."""
-    return [Config(tile) for tile in tiles_for("mn", problem.a.dtype) if tile.cluster == 1]
+    found, parts = [t for t in tiles_for("mn", problem.a.dtype) if t.cluster == 1], problem.parts
+    whole = stored_by_tma(parts, ROW) or lines_refusal(parts.epilogue, parts.y_strides, parts.n)
+    return [Config(tile) for tile in found] + ([] if whole else [InLines(tile) for tile in line_tiles(found)])
 
 
 def _operands(problem):
@@ -74,9 +77,12 @@ def estimate(problem, device, config):
     parts, tile, operands = problem.parts, config.tile, _operands(problem)
     tiles, steps = tile_count(parts, tile), ceil_div(problem.likely_rows, STEP)
     find = Cost(waits=COST.find * waves_of(tiles, device.sms * tile.blocks))
-    straight = Cost() if stored_by_tma(parts, tile.bn) else straight_seconds(tile, device, tiles, store_width(parts, 2))
-    product = product_seconds(problem, tile, device, tiles, steps, crossing=all(x.crosses for x in operands), longer=longer_step(operands))
-    return (find + straight + shallow_seconds(tile, device, tiles) + product + pack_seconds(operands, device)).slowed(slower=COST.unmeasured)
+    by_tma = stored_by_tma(parts, tile.bn)
+    straight = Cost() if by_tma else aside_of(config, device, tiles, store_width(parts, 2))
+    crossing = all(x.crosses for x in operands)
+    product = product_seconds(problem, tile, device, tiles, steps, crossing=crossing, longer=longer_step(operands))
+    beside = find + straight + shallow_seconds(tile, device, tiles) + pack_seconds(operands, device)
+    return (beside + product).slowed(slower=COST.unmeasured)
 
 
 def bound(problem, device):
@@ -150,7 +156,9 @@ def kernel(special):
     """All groups' gradients, one persistent launch."""
     tile, spec, by_tma = special.tile, special.epilogue, special.by_tma
     through_tma = make_boxed_store(tile, spec) if by_tma else None
-    straight = None if by_tma else make_direct_store(tile, spec, special.vector)
+    IN_LINES = isinstance(special, LineSpecialisation)
+    lines, straight = (make_line_store(tile, spec), None) if IN_LINES else (None, None if by_tma else make_direct_store(
+        tile, spec, special.vector))
 
     @device_function
     def sink(acc, first, offset, y_map, staging, tile, thread, barrier, out):
@@ -159,6 +167,8 @@ def kernel(special):
         row, column, z = tile.row + offset, tile.column, tile.z
         if by_tma:
             through_tma(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row)
+        elif IN_LINES:
+            lines(acc, first, staging, row, column, thread, barrier, m, n, e, y, i64(z) * y_group, y_row)
         else:
             straight(acc, first, row, column, thread, m, n, e, y, i64(z) * y_group, y_row, y_column)
     product = make_product(tile, _make_loader(tile, special.operands[0]), _make_locate(tile), sink, spec.accumulator,
@@ -178,7 +188,8 @@ def build(problem, device, config):
     parts, tile = problem.parts, config.tile
     a, b = _operands(problem)
     by_tma = stored_by_tma(parts, tile.bn)
-    special = Specialisation(tile, (parts.dtype,), parts.epilogue, by_tma, store_width(parts, 2) == 2)
+    kind = LineSpecialisation if isinstance(config, InLines) else Specialisation
+    special = kind(tile, (parts.dtype,), parts.epilogue, by_tma, store_width(parts, 2) == 2)
     tiles_m, tiles_n, tiles = ceil_div(parts.m, tile.bm), ceil_div(parts.n, tile.bn), tile_count(parts, tile)
     a_map = a.argument(tile.bm, 0)
     per, group = 16 // parts.y.itemsize, parts.batch[0][1][3]

@@ -19,12 +19,13 @@ from ..dispatch import Algorithm, Note
 from ..engine.constants import constants
 from ..engine.cost import Cost
 from ..engine.hopper import ROW, make_matrix_loader, make_product
+from ..engine.hopper_lines import line_tiles, lines_refusal, make_line_store
 from ..engine.hopper_plan import (Config, Specialisation, make_operand, pack_seconds, product_seconds, rows_for_tma, steps_of,
                                   store_argument, tiles_for, type_refusal, wgmma_dtype)
 from ..engine.hopper_stores import make_direct_store, make_boxed_store
 from ..host.launch import Argument, Launch
 from ._groups import likely_tiles, make_find_tile, most_tiles
-from ._wgmma_cost import shallow_seconds, straight_seconds
+from ._wgmma_cost import InLines, LineSpecialisation, aside_of, cautious, shallow_seconds
 
 COST = constants("matmul/grouped")
 
@@ -49,7 +50,10 @@ def _operands(problem):
 
 def configs(problem, device):
     """Every tile of a single block that reads b as it lies."""
-    return [Config(tile) for tile in tiles_for("mn", problem.a.dtype) if tile.cluster == 1]
+    found = [tile for tile in tiles_for("mn", problem.a.dtype) if tile.cluster == 1]
+    whole = (rows_for_tma(problem.y, problem.y_strides, problem.m_total, problem.n)
+             or lines_refusal(problem.epilogue, problem.y_strides, problem.n))
+    return [Config(tile) for tile in found] + ([] if whole else [InLines(tile) for tile in line_tiles(found)])
 
 
 def workspace(problem, device, config):
@@ -67,9 +71,9 @@ def estimate(problem, device, config):
     aside = shallow_seconds(tile, device, tiles)
     if not by_tma:  # rows outside the groups are not stored
         rows = min(1.0, problem.m_total / (likely_tiles(problem, tile.bm) * tile.bm))
-        aside += rows * straight_seconds(tile, device, tiles, 1 + _stores_pairs(problem))
+        aside += rows * aside_of(config, device, tiles, 1 + _stores_pairs(problem))
     beside = aside + pack_seconds(_operands(problem), device) + Cost(waits=search, l2=read)
-    return beside + product_seconds(problem, tile, device, tiles, steps)
+    return (beside + product_seconds(problem, tile, device, tiles, steps)).slowed(slower=cautious(config))
 
 
 def _stores_pairs(problem):
@@ -116,7 +120,9 @@ def kernel(special):
     """All groups, one persistent launch."""
     tile, spec, by_tma = special.tile, special.epilogue, special.by_tma
     through_tma = make_boxed_store(tile, spec, clipped=True) if by_tma else None
-    straight = None if by_tma else make_direct_store(tile, spec, special.vector)
+    IN_LINES = isinstance(special, LineSpecialisation)
+    lines, straight = (make_line_store(tile, spec), None) if IN_LINES else (None, None if by_tma else make_direct_store(
+        tile, spec, special.vector))
 
     @device_function
     def sink(acc, first, offset, y_map, staging, tile, thread, barrier, out):
@@ -127,6 +133,8 @@ def kernel(special):
                          scale_strides.b_column, ())
         if by_tma:
             through_tma(acc, first, y_map, staging, row, column, 0, thread, barrier, end, n, e, y, y_row)
+        elif IN_LINES:
+            lines(acc, first, staging, row, column, thread, barrier, end, n, e, y, i64(0), y_row)
         else:
             straight(acc, first, row, column, thread, end, n, e, y, i64(0), y_row, y_column)
     product = make_product(tile, make_matrix_loader(tile, *special.operands), _make_locate(tile), sink, spec.accumulator,
@@ -150,7 +158,8 @@ def build(problem, device, config):
     per = 16 // y.itemsize
     by_tma = rows_for_tma(y, problem.y_strides, problem.m_total, problem.n)
     dtypes = tuple(wgmma_dtype(x.tensor.dtype, problem.math) for x in (a, b))
-    special = Specialisation(tile, (*dtypes, a.major, b.major), problem.epilogue, by_tma, _stores_pairs(problem))
+    kind = LineSpecialisation if isinstance(config, InLines) else Specialisation
+    special = kind(tile, (*dtypes, a.major, b.major), problem.epilogue, by_tma, _stores_pairs(problem))
     tiles_n = ceil_div(problem.n, tile.bn)
     tiles = most_tiles(problem, tile.bm) * tiles_n
     a_map = a.argument(tile.bm, 0)

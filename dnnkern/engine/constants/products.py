@@ -23,11 +23,11 @@ row("matmul/wgmma_epilogue", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/re
     "times that memory would need for c while nothing is multiplied, and with ping-pong",
     free=8, ping_pong=220, c=0.6, c_ping_pong=1.4)
 row("matmul/wgmma", h100("h100-record.jsonl.gz"),
-    "s of a thread's result that it stores from registers (4095^3, 2025x1001x777); share of it that shows where tiles take turns; bytes a "
-    "second of a multiprocessor where b's lines, along its columns, begin anywhere (1000^3, 600x600x4000); times a step "
-    "of 8-bit floats with one warpgroup; s of a sum's launch, and bytes for each that it moves", ("turns",),
-    one_group=1.15, straight=110e-9, turns=1.0, columns=80e9,
-    sum_launch=1.5e-6, sum_bytes=1.3)
+    "s of a thread's result that it stores from registers (4095^3, 2025x1001x777), of one that leaves in a line, counted; share that shows "
+    "where tiles take turns; bytes a second of a multiprocessor where b's lines, along its columns, begin anywhere (1000^3, 600x600x4000); "
+    "times a step of 8-bit floats with one warpgroup; s of a sum's launch, and bytes for each that it moves; times as long as counted in "
+    "lines: no GPU has timed it", ("line", "turns", "unmeasured"),
+    straight=110e-9, line=20e-9, turns=1.0, columns=80e9, one_group=1.15, sum_launch=1.5e-6, sum_bytes=1.3, unmeasured=1.5)
 row("engine/program_epilogue", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/results/h100-compile.jsonl"),
     "warps that hide what functions at the end of a tile wait for; as many as a kernel by mma.sync is as if it had; instructions of an "
     "element that are hidden; times as many where results are reduced, too; share that shows where tiles take turns",
