@@ -61,7 +61,7 @@ row("matmul/textbook", h100("h100-record.jsonl.gz"),
     start=1.15e-6, chain=860, blocks=8, slower=1.4)
 row("matmul/naive", h100("h100-record.jsonl.gz"),
     "s of a launch and its ends; cycles of a step's chain, which few threads wait for; bytes a clock of the L1; threads of a "
-    "multiprocessor; instructions of a thread of a gradient of groups: 32^3 to 128^3 of 8 bits, 112x112x144 in 122 groups",
+    "multiprocessor; instructions of a thread, whose index is divided: 32^3 to 128^3 of 8 bits, gradients of 122 groups of 112x112x144",
     start=1.0e-6, chain=290, l1=16, resident=2048, thread=300)
 row("matmul/grouped", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/results/h100-weak-spots-mm.jsonl"),
     "cycles to search 32 groups, in the kernels of tiles and of wgmma; s that show of a byte that tiles of wgmma read from the L2, of a "
@@ -312,8 +312,9 @@ row("attention/merge", h200("h200-attention.jsonl"),
 # ---- recurrent networks
 
 row("rnn/naive", GUESSED,
-    "instructions of a multiply-add; s of a step's barriers and latencies; threads of a multiprocessor",
-    multiply_add=8, step=2e-6, resident=2048, least_share=1e-3)
+    "instructions of a multiply-add, of a weight's gradient (1x1 gru 1024x1024, an H100); s of a step's barriers and latencies; threads of "
+    "a multiprocessor",
+    multiply_add=8, weight=280, step=2e-6, resident=2048, least_share=1e-3)
 row("rnn/small", GUESSED,
     "s of an element, threads of a multiprocessor",
     element=1e-6, resident=2048)
