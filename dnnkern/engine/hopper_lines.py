@@ -9,8 +9,9 @@ columns are odd: as many sectors of the L2 as elements, nearly.
 """
 import functools
 
-from ..device import cuda, device_function, i32, i64, u16, u32
+from ..device import cuda, device_function, i32, u32
 from ..device.barrier import barrier_sync
+from ..device.index import funnel_shift
 from ..device.unroll import unrolled
 from ..device.vec import address, advance, as_u16, as_u32, load_shared_u32
 from ..device.warp import shuffle_up
@@ -50,18 +51,18 @@ def make_line_store(tile, spec):
     @device_function
     def store_line(k, s):
         box, y, at, y_row, row, rows, c, n, lane = s
-        word = load_shared_u32(box + u32(k * ROW) + u32((((lane >> 2) ^ (k & 7)) << 4) + ((lane & 3) << 2)))
+        word = load_shared_u32(box + u32(k * ROW + (((lane >> 2) ^ (k & 7)) << 4) + ((lane & 3) << 2)))
         before, line = shuffle_up(word, 1), advance(y, at + (row + k) * y_row + c)
         odd = i32(address(line, 0)) >> 1 & 1
         # a word; one result where a row or its box begins or ends inside a word
         if k < rows and c - odd + 1 < n and (odd == 0 or lane > 0):
-            as_u32(advance(line, -odd))[0] = word if odd == 0 else (before >> u32(16)) | (word << u32(16))
+            as_u32(advance(line, -odd))[0] = word if odd == 0 else funnel_shift(before, word, 16)
         if k < rows and odd != 0 and lane > 0 and c == n:
-            as_u16(advance(line, -1))[0] = u16(before >> u32(16))
+            as_u16(advance(line, -1))[0] = before >> 16
         if k < rows and (odd != 0 and lane == 0 and c < n or odd == 0 and c + 1 == n):
-            as_u16(line)[0] = u16(word)
+            as_u16(line)[0] = word & 0xFFFF
         if k < rows and odd != 0 and lane == LAST and c + 1 < n:
-            as_u16(advance(line, 1))[0] = u16(word >> u32(16))
+            as_u16(advance(line, 1))[0] = word >> 16
     store_lines = unrolled(AT_ONCE, store_line)
 
     @device_function
@@ -70,12 +71,12 @@ def make_line_store(tile, spec):
         lane, warp = thread & 31, thread >> 5
         start, top = column + WIDTH * box, row + warp * WARP_ROWS
         r0, c0, last, even = top + (lane >> 2), start + (lane & 3) * 2, m - 1, n + (n & 1)
-        barrier_sync(barrier, u32(128))  # the box before has been read
+        barrier_sync(barrier, 128)  # the box before has been read
         # NOTE: not in a branch, where products would wait for each other
         fill(acc, first + (WIDTH // 2) * box, staging, min(r0, last), min(r0 + 8, last), c0, lane, warp, even, e, None, 0, staging)
         cuda.syncwarp()
         for part in range(0, WARP_ROWS, AT_ONCE):
-            store_lines(part, (staging + u32(warp * (WARP_ROWS * ROW)), y, at, y_row, i64(top), m - top, start + 2 * lane, n, lane))
+            store_lines(part, (staging + u32(warp * (WARP_ROWS * ROW)), y, at, y_row, top, m - top, start + 2 * lane, n, lane))
     store_boxes = unrolled(tile.bn // WIDTH, store_box)
 
     @device_function

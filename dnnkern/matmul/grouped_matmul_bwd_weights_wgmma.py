@@ -15,7 +15,7 @@ It wins wherever tensor cores by mma.sync do: twice their products a clock, and 
 import functools
 from typing import NamedTuple
 
-from ..device import cuda, device_function, i32, i64, jit, u32
+from ..device import cuda, device_function, i32, jit, u32
 from ..device.barrier import barrier_sync
 from ..device.convert import element
 from ..device.epilogue import EpilogueParams
@@ -112,8 +112,8 @@ def _make_locate(tile):
         group, inside = divide_remainder(t, per_matrix)
         r, c = locate_in_bands(inside, band_tiles, super_rows, last_rows)
         first, end = rows_of(group, offsets, offset_stride, rows)
-        count = i32(end) - i32(first)
-        return WeightsTile(0, max((count + (STEP - 1)) // STEP, 1), r * BM, c * BN, group, i32(first), count)
+        count = end - first
+        return WeightsTile(0, max((count + (STEP - 1)) // STEP, 1), r * BM, c * BN, group, first, count)
     return locate
 
 
@@ -143,11 +143,10 @@ def _make_zeroed(tile):
         if rows < STEP:
             number = thread if ALONE else group * 128 + thread
             for box in range(BOXES):
-                at = b - u32(A_BYTES) + u32(box * GROUP)
                 for piece in range(rows * (ROW // 16) + number, PIECES, THREADS):
-                    store_shared_4u32(at + u32(piece * 16), u32(0), u32(0), u32(0), u32(0))
+                    store_shared_4u32(b - A_BYTES + u32(box * GROUP + piece * 16), 0, 0, 0, 0)
             fence_async_shared()
-            barrier_sync(u32(group + 1 if ALONE else REMAKING), u32(THREADS))
+            barrier_sync(group + 1 if ALONE else REMAKING, THREADS)
     return zeroed
 
 
@@ -168,9 +167,9 @@ def kernel(special):
         if by_tma:
             through_tma(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row)
         elif IN_LINES:
-            lines(acc, first, staging, row, column, thread, barrier, m, n, e, y, i64(z) * y_group, y_row)
+            lines(acc, first, staging, row, column, thread, barrier, m, n, e, y, z * y_group, y_row)
         else:
-            straight(acc, first, row, column, thread, m, n, e, y, i64(z) * y_group, y_row, y_column)
+            straight(acc, first, row, column, thread, m, n, e, y, z * y_group, y_row, y_column)
     product = make_product(tile, _make_loader(tile, special.operands[0]), _make_locate(tile), sink, spec.accumulator,
                            remake=_make_zeroed(tile))
 

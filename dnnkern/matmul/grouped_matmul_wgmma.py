@@ -106,11 +106,11 @@ def _make_locate(tile):
         group, start, end, number = find(row_tile, offsets, offset_stride, groups, rows)
         band, inside = divide_remainder(t - number * per_row, band_tiles)
         row0 = start + band * (BAND * BM)
-        high = u32(min((end - row0 + BM - 1) // BM, BAND))  # rows of tiles in the band
+        high = min((end - row0 + BM - 1) // BM, BAND)  # rows of tiles in the band
         if group < 0:
-            high = u32(1)
-        column = i32(u32(inside) // high)
-        row = row0 + (inside - column * i32(high)) * BM
+            high = 1
+        column = i32(u32(inside) // u32(high))
+        row = row0 + (inside - column * high) * BM
         return GroupTile(0, steps if group >= 0 else -1, row, column * BN, 0, group, end)
     return locate
 
@@ -134,9 +134,9 @@ def kernel(special):
         if by_tma:
             through_tma(acc, first, y_map, staging, row, column, 0, thread, barrier, end, n, e, y, y_row)
         elif IN_LINES:
-            lines(acc, first, staging, row, column, thread, barrier, end, n, e, y, i64(0), y_row)
+            lines(acc, first, staging, row, column, thread, barrier, end, n, e, y, 0, y_row)
         else:
-            straight(acc, first, row, column, thread, end, n, e, y, i64(0), y_row, y_column)
+            straight(acc, first, row, column, thread, end, n, e, y, 0, y_row, y_column)
     product = make_product(tile, make_matrix_loader(tile, *special.operands), _make_locate(tile), sink, spec.accumulator,
                            cooperative=True)
 

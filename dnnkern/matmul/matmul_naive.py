@@ -104,7 +104,7 @@ def make_dot(dtype_a, dtype_b, accumulator, scale_a=None, scale_b=None):
         if not by_block:
             return sum_over(a, a_step, b, b_step, i64(0), K)
         acc = Acc(0)
-        for k in range(i64(0), K, i64(BLOCK)):
+        for k in range(0, K, BLOCK):
             part = sum_over(a, a_step, b, b_step, k, min(k + BLOCK, K))
             acc += part * factor(m, n, k >> 7, scale_a, scale_b, scale_stride)
         return acc

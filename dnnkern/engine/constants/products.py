@@ -327,9 +327,9 @@ row("rnn/persistent", h200("h200-rnn.jsonl"),
     launch=2.0e-6, fetch=1.5e-6, l2=5.5e12, columns=2.6)
 row("rnn/persistent_mma", h200("h200-rnn.jsonl"),
     "s of a step where blocks meet through global memory, as a cluster, or have nobody to wait for; what each further part of the lines "
-    "adds, a pair of a thread, backward once more, a load and product that wait for the ones before, and each part of k, whose sums are "
-    "added up; how much longer than at full rate products take, and copies: 160 layers",
-    meet=0.85e-6, cluster=0.55e-6, alone=0.5e-6, part=0.6e-6, pair=0.95e-6, back=0.8e-6, chain=8e-9, split=0.05e-6, product=1.5, copies=0.7)
+    "adds, a pair of a thread, backward once more (an H100), a load and product that wait for the ones before, and each part of k, whose "
+    "sums are added up; how much longer than at full rate products take, and copies: 160 layers",
+    meet=0.85e-6, cluster=0.55e-6, alone=0.5e-6, part=0.6e-6, pair=0.95e-6, back=0.3e-6, chain=8e-9, split=0.05e-6, product=1.5, copies=0.7)
 row("rnn/persistent_tf32", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/results/h100-weak-spots-rnn.jsonl"),
     "as rnn/persistent_mma, of float32 in TF32: 60 layers; the chain so that the right parts of k are chosen", ("alone", "chain"),
     meet=1.15e-6, cluster=1.13e-6, alone=0.5e-6, part=0.2e-6, pair=0.33e-6, back=0.018e-6, chain=5e-9, split=0.036e-6, product=2.22,
