@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from cases import lay
 from cases.grouped_matmul import GroupedMatmul
+from cases.grouped_matmul_bwd_weights import Weights
 from test_bad_input import Out, array
 
 import dnnkern
@@ -20,6 +21,7 @@ from dnnkern.matmul import GROUPED, OPERATION, GroupedMatmulProblem
 from dnnkern.engine.hopper import Tile
 from dnnkern.matmul._groups import group_of, likely_tiles, make_find_tile, most_tiles
 from dnnkern.matmul._parse import FAMILY, parse_problem
+from dnnkern.matmul._wgmma_cost import InLines
 from dnnkern.engine.hopper_plan import Config
 from kit import launch
 
@@ -260,6 +262,54 @@ def test_work_is_counted():
 
 
 # ---- gradients of the matrices
+
+def _by_wgmma(tile, case, kind=Config):
+    """The algorithm with a tile; the test is skipped where it cannot run."""
+    algorithm = dataclasses.replace(next(a for a in dispatch.algorithms(case.op) if a.name == "wgmma"), config=kind(tile))
+    if contract.refusal(algorithm, case.problem()) is not None:
+        pytest.skip("not on this device")
+    return algorithm
+
+
+@pytest.mark.parametrize("tile, sizes, k, n, more", [
+    (Tile(128, 256), (70, 0, 1, 130), 200, 264, {}), (Tile(256, 192), (5, 64, 128), 136, 200, {"dtype": "float16"}),
+    (Tile(128, 128, ping_pong=True), (65, 3, 200, 0), 264, 136, {}), (Tile(64, 64, blocks=2), (127, 1), 72, 90, {"out_dtype": "float32"}),
+    (Tile(64, 256, ping_pong=True), (9, 100), 80, 257, {"first": 5, "spare": 7}),
+    (Tile(128, 192), (66, 63), 77, 101, {"layout": {"a": {"misaligned": 1}, "dy": {"gap": 3}}})], ids=str)
+def test_gradients_by_tiles_that_small_ones_do_not_get(tile, sizes, k, n, more):
+    """Several steps, of which the last reaches into the next group; operands that are copied, results of every way to y."""
+    case = Weights("tiles", sizes, k, n, **{"dtype": "bfloat16", **more})
+    contract.check(_by_wgmma(tile, case), case, **contract.ONCE)
+
+
+@pytest.mark.parametrize("tile, case", [
+    (Tile(128, 192), Weights("lines", (66, 3), 130, 201, "bfloat16")),
+    (Tile(64, 128, blocks=2), Weights("lines", (9, 70), 77, 130, "float16")),
+    (Tile(256, 128), GroupedMatmul("lines", (100, 0, 170), 137, 40, "bfloat16", tb=True)),
+    (Tile(128, 128, ping_pong=True), GroupedMatmul("lines", (63, 1, 66), 257, 40, "float16")),
+    (Tile(64, 256), GroupedMatmul("lines", (64, 30), 90, 40, "bfloat16", tb=True, bias=True, layout={"y": {"gap": 1}}))], ids=str)
+def test_results_that_leave_a_row_at_a_time(tile, case):
+    """Rows that begin at any element, the last of a group and of a matrix, and columns that no box of 64 divides."""
+    assert InLines(tile) in next(a for a in dispatch.algorithms(case.op) if a.name == "wgmma").configs(case.problem(), contract.device())
+    contract.check(_by_wgmma(tile, case, InLines), case, **contract.ONCE)
+
+
+@pytest.mark.parametrize("tile", [Tile(128, 128), Tile(64, 256, ping_pong=True)], ids=str)
+def test_infinities_of_another_group_stay_there(tile):
+    """The last step of a group reads rows of the next one, and zeros times infinity would be no number."""
+    rng, sizes, k, n = np.random.default_rng(7), (20, 0, 44, 70, 10), 72, 80
+    case = Weights("infinities", sizes, k, n, "bfloat16")
+    algorithm, starts = _by_wgmma(tile, case), np.cumsum((0, *sizes))
+    a, dy = rng.integers(-2, 3, (144, k)).astype(float), rng.integers(-2, 3, (144, n)).astype(float)
+    a[64:134], dy[134:] = np.inf, np.nan
+    arrays = {name: labs.guarded(lay(x.shape, "bfloat16"), x).array for name, x in (("a", a), ("dy", dy))}
+    with contract.registered(algorithm) as mine:
+        found = labs.host(case.call({**arrays, "group_offsets": offsets_of(starts)}, algo=mine.name))
+    for g in (0, 1, 2):
+        rows = slice(starts[g], starts[g + 1])
+        np.testing.assert_array_equal(found[g], a[rows].T @ dy[rows])
+    assert not np.isfinite(found[3]).all() and np.isnan(found[4]).all()
+
 
 def test_gradients_take_offsets_of_any_values():
     """What is out of range reads rows that there are, and others that end before they begin give zeros."""

@@ -22,6 +22,7 @@ from dnnkern.engine.hopper import Tile, make_matrix_loader
 from dnnkern.engine.hopper_columns import paired_columns
 from dnnkern.engine.hopper_stores import make_boxed_store, staged_addend
 from dnnkern.matmul._parse import parse_problem
+from dnnkern.matmul._wgmma_cost import InLines
 from dnnkern.engine.roles import stored_by_rows
 from dnnkern.engine.hopper_plan import (TILES, TIMES_OF_MATRICES, Config, locate_arguments, make_locate, operands_of, product_seconds,
                                         steps_of, tiles_for)
@@ -116,6 +117,36 @@ def test_tiles_that_small_products_do_not_get(tile, words, few_multiprocessors):
     """Several tiles, some of them one block's, steps that go round the ring, and edges."""
     case = Matmul(f"{tile}", *(200, 136, 330) if SIMULATED else (3000, 1400, 600), "bfloat16", **words)
     contract.check(dataclasses.replace(WGMMA, config=Config(tile)), case, **contract.ONCE)
+
+
+@needs(9)
+@pytest.mark.parametrize("tile, words", [
+    (Tile(128, 256), dict(tb=True)), (Tile(256, 128), dict(alpha=2.0, bias="row", activation="relu")),
+    (Tile(64, 64, blocks=2), dict(ta=True)), (Tile(128, 128, ping_pong=True), dict(batch_a=(2,), batch_b=(2,))),
+    (Tile(128, 128, cluster=2), dict(tb=True))], ids=str)
+@pytest.mark.parametrize("n", [135, 138])
+def test_results_that_leave_a_row_at_a_time(tile, words, n, few_multiprocessors):
+    """Rows of an odd number of elements, half of which begin between words, or of an even one that is no multiple of 16 bytes."""
+    case = Matmul(f"lines-{tile}", 201, n, 301, "bfloat16", **words)
+    assert InLines(tile) in WGMMA.configs(case.problem(), H200)
+    contract.check(dataclasses.replace(WGMMA, config=InLines(tile)), case, **contract.ONCE)
+
+
+def test_results_that_cannot_leave_a_row_at_a_time():
+    """Those of other widths, those whose epilogue reads another matrix or pairs of columns, and those that TMA writes."""
+    for n, words in ((71, dict(c="full")), (71, dict(bias="column")), (71, dict(out_dtype="float32")), (70, dict(program="chain")),
+                     (72, {})):
+        configs = WGMMA.configs(Matmul("lines", 64, n, 64, "bfloat16", **words).problem(), H200)
+        assert configs and not any(isinstance(config, InLines) for config in configs), words
+    assert any(isinstance(c, InLines) for c in WGMMA.configs(Matmul("lines", 64, 70, 64, "bfloat16", bias="column").problem(), H200))
+
+
+def test_long_rows_that_are_copied_begin_at_lines_of_the_l2():
+    a, b = operands_of(stored_by_rows(parse_problem("500x300x1001 bf16 nt".split())), None)
+    assert a.packed and b.packed and a.bytes == 500 * 1024 * 2 and b.bytes == 300 * 1024 * 2
+    assert a.argument(128, 0).spec.strides[1] == 1024 and not a.crosses
+    short, _ = operands_of(stored_by_rows(parse_problem("500x300x101 bf16 nt".split())), None)
+    assert short.argument(128, 0).spec.strides[1] == 104
 
 
 def test_an_addend_comes_through_shared_memory_where_it_is_16_bytes_wide():

@@ -19,10 +19,12 @@ from ..dispatch import Note
 from ..host.dtypes import ITEMSIZE
 from ..host.memo import kept
 from . import ampere_cost, simt_plan
+from .constants import constants
 from .cost import Cost
 from .hopper import ROW
 from .hopper_plan import least_tile_seconds, wgmma_dtype
 
+NAIVE, TILED, GEMV = constants("matmul/naive"), constants("matmul/textbook"), constants("matmul/gemv")
 SCALARS = ("alpha", "beta")
 
 
@@ -58,10 +60,19 @@ def cost(product, problem, device):
     return product.cost(problem, device)
 
 
+def _least_plain_seconds(dtype, elements, k, device):
+    """The least of matmul's `naive`, `tiled` and `gemv`: a launch, and the chain of one element's steps or the work of all."""
+    work, steps, itemsize = elements * k / device.sms / device.clock_hz, -(-k // 16), ITEMSIZE[dtype]
+    few = 2 * elements * k * getattr(GEMV, dtype, GEMV.bits16) / (GEMV.rate * device.fp32_rate)
+    return min(NAIVE.start + max(k * NAIVE.chain / device.clock_hz, 2 * work * itemsize / NAIVE.l1),
+               TILED.start + max(steps * TILED.chain / device.clock_hz, TILED.slower * work / 16), GEMV.start + few)
+
+
 def fastest_seconds(dtype, math, elements, k, nbytes, device) -> float:
     """What a product of so many elements, sums of k products each, of arrays of so many bytes, is predicted to take at least, by whatever
     algorithm of matmul: by tensor cores, whose estimates count the bytes, or by CUDA cores, whose do not all."""
-    on_cores = simt_plan.least_seconds(dtype, elements, k / 4 if dtype == "int8" else k, device, inf)
+    on_cores = min(simt_plan.least_seconds(dtype, elements, k / 4 if dtype == "int8" else k, device, inf),
+                   _least_plain_seconds(dtype, elements, k, device))
     if wgmma_dtype(dtype, math):
         return min(on_cores, least_tile_seconds(elements, k * ITEMSIZE[dtype] / ROW, nbytes, device))
     return min(on_cores, ampere_cost.least_seconds(dtype, 2 * elements * k, nbytes, device)) if dtype == "float64" else on_cores

@@ -19,7 +19,7 @@ from .constants import constants
 from .cost import Cost, overlap
 from .hopper import ITEMSIZE, ROW, Tile, promoted_fits
 from .hopper_stores import kept_states, make_boxed_store, make_direct_store
-from .packing import by_rows, pack_launch, packed_bytes, pitch_of
+from .packing import by_rows, line_pitch_of, pack_launch, packed_bytes
 from .programs import program_argument
 from .roles import operand_strides
 from .scales import FP8, ScaleStrides
@@ -131,11 +131,11 @@ class Operand:
     @property
     def bytes(self):
         """Of the workspace."""
-        return packed_bytes(self.matrices, *self.lines[:2], self.tensor.itemsize) if self.packed else 0
+        return packed_bytes(self.matrices, *self.lines[:2], self.tensor.itemsize, line_pitch_of) if self.packed else 0
 
     def pack(self, offset):
         """The launch that copies it to byte `offset` of the workspace, in a tuple; none where it is read in place."""
-        return (pack_launch(self.name, self.tensor, self.matrices, *self.lines, offset),) if self.packed else ()
+        return (pack_launch(self.name, self.tensor, self.matrices, *self.lines, offset, pitch=line_pitch_of),) if self.packed else ()
 
     def argument(self, rows, offset, depth=None):
         """The tensor map of boxes of `rows` rows and 128 bytes along k, or `depth` elements, or of 64 rows and the same k."""
@@ -144,7 +144,7 @@ class Operand:
         bk, line = depth or ROW // itemsize, 16 // itemsize  # any stride does for a dimension of one
         if self.packed:
             lines, length, _ = self.lines
-            across = along = pitch_of(length, itemsize)  # of which the other is 1, and not asked for
+            across = along = line_pitch_of(length, itemsize)  # of which the other is 1, and not asked for
             batch = across * lines
         if self.matrices == 1:
             batch = line
@@ -437,9 +437,9 @@ def pack_seconds(operands, device):
     return Cost(pack=sum(COST.copy + passes(x) * x.bytes / device.bandwidth for x in operands if x.packed))
 
 
-def sum_seconds(nbytes, device, beside=0):
-    """Predicted time of a launch that adds up partial results of so many bytes; so many `beside` them are read and written."""
-    return Cost(reduction=COST.sum_launch + COST.sum_bytes * (nbytes + beside) / device.bandwidth)
+def sum_seconds(nbytes, device, beside=0, row=COST):
+    """Predicted time, by a row's numbers, of a launch that adds up partial results of so many bytes; `beside` are read and written too."""
+    return Cost(reduction=row.sum_launch + row.sum_bytes * (nbytes + beside) / device.bandwidth)
 
 
 _LEAST_FIXED = min(fixed for fixed, _, _ in TIMES_OF_MATRICES.values())

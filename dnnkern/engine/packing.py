@@ -17,6 +17,7 @@ from ..device.warp import shuffle_down
 from ..host.launch import Argument, Launch
 
 SIDE, THREADS = 64, 256
+LINE, LONG = 128, 512  # bytes of a line of the L2, and of rows that grow by a quarter at most
 ROWS = 4  # that a warp copies at a time, so that as many loads are in flight
 
 
@@ -26,9 +27,16 @@ def pitch_of(k, itemsize):
     return ceil_div(k, per) * per
 
 
-def packed_bytes(matrices, rows, k, itemsize):
-    """Bytes of packed matrices, whole lines of 256."""
-    return ceil_div(matrices * rows * pitch_of(k, itemsize) * itemsize, 256) * 256
+def line_pitch_of(k, itemsize):
+    """Those of a row that TMA reads in boxes of 128 bytes: long ones are rounded up to the L2's lines. A box that begins anywhere takes two
+    lines of the L2 for each of its rows, and products of many tiles take half as long again."""
+    per = LINE // itemsize
+    return ceil_div(k, per) * per if k * itemsize > LONG else pitch_of(k, itemsize)
+
+
+def packed_bytes(matrices, rows, k, itemsize, pitch=pitch_of):
+    """Bytes of packed matrices, whole lines of 256; `pitch` is one of the two above."""
+    return ceil_div(matrices * rows * pitch(k, itemsize) * itemsize, 256) * 256
 
 
 @functools.cache
@@ -164,23 +172,23 @@ def by_rows(matrices, rows, k, strides):
     return k_stride == 1 and row_stride >= k and (matrices == 1 or batch_stride >= k + (rows - 1) * row_stride)
 
 
-def pack_launch(name, tensor, matrices, rows, k, strides, offset, more=0):
+def pack_launch(name, tensor, matrices, rows, k, strides, offset, more=0, pitch=pitch_of):
     """The launch that packs operand `name`, with element `strides` (batch, rows, k), to byte `offset` of the workspace; of rows that
-    `rows_kernel` copies, so many `more` of zeros follow each matrix's."""
+    `rows_kernel` copies, so many `more` of zeros follow each matrix's; `pitch`: see `packed_bytes`."""
     batch_stride, row_stride, k_stride = strides
     pointer = {1: "uint8*", 2: "uint16*", 4: "uint32*"}[tensor.itemsize]
     if by_rows(matrices, rows, k, strides):
         parts, groups = ceil_div(k, 512 // tensor.itemsize), ceil_div(rows + more, ROWS)
         arguments = (Argument(pointer, name), Argument(pointer, "workspace", offset=offset), Argument("int32", rows + more),
                      Argument("int32", rows), Argument("int32", k), Argument("int64", row_stride), Argument("int64", batch_stride),
-                     Argument("int32", pitch_of(k, tensor.itemsize)),
+                     Argument("int32", pitch(k, tensor.itemsize)),
                      Argument("int64", (matrices - 1) * batch_stride + (rows - 1) * row_stride + k), Argument("int32", matrices),
                      Argument("uint32x3", divisor(parts * groups)), Argument("uint32x3", divisor(parts)))
         return Launch(rows_kernel(tensor.itemsize), (ceil_div(parts * groups * matrices, THREADS // 32), 1, 1), (THREADS, 1, 1), arguments)
     tiles_k, tiles_rows = ceil_div(k, SIDE), ceil_div(rows, SIDE)
     arguments = (Argument(pointer, name), Argument(pointer, "workspace", offset=offset), Argument("int32", rows), Argument("int32", k),
                  Argument("int64", row_stride), Argument("int64", k_stride), Argument("int64", batch_stride),
-                 Argument("int32", pitch_of(k, tensor.itemsize)), Argument("uint32x3", divisor(tiles_k * tiles_rows)),
+                 Argument("int32", pitch(k, tensor.itemsize)), Argument("uint32x3", divisor(tiles_k * tiles_rows)),
                  Argument("uint32x3", divisor(tiles_k)))
     along_k = k_stride == 1 or row_stride != 1
     return Launch(pack_kernel(tensor.itemsize, along_k), (tiles_k * tiles_rows * matrices, 1, 1), (THREADS, 1, 1), arguments)

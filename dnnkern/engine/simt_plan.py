@@ -130,8 +130,10 @@ def matrix_seconds(parts, tile, device, tiles, steps):
     if tile.threads == tile.tm * tile.tn == 128 and busiest % 2:
         busiest += COST.lone
     seconds = tile_seconds(parts, tile, device, busiest, steps)
-    narrow = parts.dtype == "float32" and tile.bn < 256 and any(access(parts, which, 4)[1] == 1 for which in "ab")
-    return seconds.slowed(slower=COST.narrow) if narrow else seconds
+    most, factor = {"float32": (256, COST.narrow), "float16": (64, COST.narrow_half), "bfloat16": (64, COST.narrow_half)}.get(
+        parts.dtype, (0, 1.0))
+    narrow = tile.bn < most and any(access(parts, which, 4)[1] == 1 for which in "ab")
+    return seconds.slowed(slower=factor) if narrow else seconds
 
 
 def least_seconds(dtype, elements, steps, device, ranges=1):

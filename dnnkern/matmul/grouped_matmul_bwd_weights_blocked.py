@@ -12,13 +12,16 @@ from ..device.epilogue import EpilogueParams, EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm
-from ..engine.cost import overlap
+from ..engine.constants import constants
+from ..engine.cost import Cost, overlap
 from ..engine.roles import store_width
 from ..engine.simt import Operands, Tile, make_product, shared_bytes
 from ..engine.simt_plan import legal, operands_of, product_arguments, tile_count, tile_seconds, tiles_of
 from ..engine.stores import make_group_store
 from ..host.launch import Argument, Launch
 from ._grouped_weights_problem import OP, rows_of
+
+COST = constants("matmul/grouped_weights")
 
 
 @dataclass(frozen=True)
@@ -57,8 +60,11 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """Tiles on the busiest multiprocessor, each with the rows of a group of about equal size."""
     busiest = ceil_div(tile_count(problem.parts, config) * problem.groups, device.sms)
-    product = tile_seconds(problem.parts, config, device, busiest, problem.likely_rows)
-    return overlap(product, memory=problem.bytes / device.bandwidth)
+    steps = ceil_div(problem.likely_rows, config.bk) * config.bk  # whole stages
+    product = tile_seconds(problem.parts, config, device, busiest, steps)
+    operands, slower = operands_of(problem.parts, config), COST.half if problem.a.itemsize == 2 else 1.0
+    slower *= COST.narrow if 1 in (operands.a[1], operands.b[1]) else 1.0
+    return Cost(launch=COST.begin) + overlap(product.slowed(slower=slower), memory=problem.bytes / device.bandwidth)
 
 
 @functools.cache

@@ -14,11 +14,15 @@ from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm, Note
 from ..engine.ampere import MmaTile, make_mma_product, run_of, shared_bytes
 from ..engine.ampere_cost import least_seconds, product_seconds
+from ..engine.constants import constants
+from ..engine.cost import Cost, contend
 from ..engine.stores import make_run_store
 from ..host.launch import Argument, Launch
 from ._grouped_weights_problem import OP, rows_of
 from .grouped_matmul_bwd_weights_blocked import size_refusal
-from .matmul_mma import TILES, TILES_F64, Operand, doubles_on, legal, mma_dtype, operand_of, stages_of, store_of
+from .matmul_mma import TILES, TILES_F64, Operand, cost_of, doubles_on, legal, mma_dtype, operand_of, stages_of, store_of
+
+COST = constants("matmul/grouped_weights")
 
 
 @dataclass(frozen=True)
@@ -61,12 +65,19 @@ def estimate(problem, device, config):
     parts, dtype = problem.parts, mma_dtype(problem)
     left, right, *loaders = _stages(parts, config, dtype)
     blocks = ceil_div(parts.m, config.bm) * ceil_div(parts.n, config.bn) * problem.groups
-    return product_seconds(config, dtype, left, right, loaders, device, blocks, ceil_div(problem.likely_rows, left.k), problem.bytes)
+    product = product_seconds(config, dtype, left, right, loaders, device, blocks, ceil_div(problem.likely_rows, left.k), problem.bytes,
+                              cost_of(problem.a.dtype))
+    if any(operand_of(parts, which).vector * problem.a.itemsize < 16 for which in "ab"):
+        product = product.slowed(slower=COST.narrow)
+    # gradients leave a block's registers while nothing of it is multiplied; another block of the multiprocessor may multiply
+    stores = problem.db.nbytes / (COST.stores * device.sms)
+    alone = COST.alone * stores if config.blocks == 1 else 0.0
+    return Cost(launch=COST.begin, aside=alone) + contend(COST.power, product, aside=stores)
 
 
 def bound(problem, device):
     """All products at the tensor cores' rate, or the bytes."""
-    return least_seconds(mma_dtype(problem), problem.flops, problem.bytes, device)
+    return least_seconds(mma_dtype(problem), problem.flops, problem.bytes, device, cost_of(problem.a.dtype))
 
 
 @functools.cache

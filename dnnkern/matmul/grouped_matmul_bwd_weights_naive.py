@@ -7,7 +7,7 @@ from ..device.convert import element
 from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..engine.constants import constants
-from ..engine.cost import Cost, overlap
+from ..engine.cost import Cost, issue_seconds, overlap
 from ..host.launch import Argument, Launch
 from ._grouped_weights_problem import OP, rows_of
 from .matmul_naive import make_dot
@@ -36,11 +36,12 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """Two loads a multiply-add, as in the naive matmul."""
+    """Two loads a multiply-add, as in the naive matmul, after the divisions that tell a thread its element."""
     waves = -(-problem.db.size // (COST.resident * device.sms))
     chain = problem.likely_rows * COST.chain / device.clock_hz
     traffic = problem.flops * problem.a.itemsize / (COST.l1 * device.sms * device.clock_hz)
-    return Cost(launch=COST.start) + overlap(waits=waves * chain, l1=traffic, memory=problem.bytes / device.bandwidth)
+    divisions = issue_seconds(problem.db.size, COST.thread, device)
+    return Cost(launch=COST.start, issue=divisions) + overlap(waits=waves * chain, l1=traffic, memory=problem.bytes / device.bandwidth)
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from ..device.epilogue import EpilogueSpec, ScaledParams, make_epilogue
 from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..engine.constants import constants
-from ..engine.cost import Cost, overlap
+from ..engine.cost import Cost, issue_seconds, overlap
 from ..host.launch import Argument, Launch
 from ._groups import group_of
 from ._parameters import AStrides, GroupStrides, YStrides
@@ -48,7 +48,8 @@ def estimate(problem, device, config):
     waves = -(-problem.m_total * problem.n // (COST.resident * device.sms))
     chain = problem.k * COST.chain / device.clock_hz
     traffic = problem.flops * problem.a.itemsize / (COST.l1 * device.sms * device.clock_hz)
-    return Cost(launch=COST.start) + overlap(waits=waves * chain, l1=traffic, memory=problem.bytes / device.bandwidth)
+    issue = issue_seconds(problem.m_total * problem.n, COST.thread, device)  # divisions of a thread's index
+    return Cost(launch=COST.start) + overlap(issue=issue, waits=waves * chain, l1=traffic, memory=problem.bytes / device.bandwidth)
 
 
 @functools.cache

@@ -19,11 +19,13 @@ from ..dispatch import Algorithm, Note
 from ..engine.constants import constants
 from ..engine.cost import Cost
 from ..engine.hopper import ROW, make_matrix_loader, make_product
+from ..engine.hopper_lines import line_tiles, lines_refusal, make_line_store
 from ..engine.hopper_plan import (Config, Specialisation, make_operand, pack_seconds, product_seconds, rows_for_tma, steps_of,
                                   store_argument, tiles_for, type_refusal, wgmma_dtype)
 from ..engine.hopper_stores import make_direct_store, make_boxed_store
 from ..host.launch import Argument, Launch
 from ._groups import likely_tiles, make_find_tile, most_tiles
+from ._wgmma_cost import InLines, LineSpecialisation, aside_of, cautious, shallow_seconds
 
 COST = constants("matmul/grouped")
 
@@ -48,7 +50,10 @@ def _operands(problem):
 
 def configs(problem, device):
     """Every tile of a single block that reads b as it lies."""
-    return [Config(tile) for tile in tiles_for("mn", problem.a.dtype) if tile.cluster == 1]
+    found = [tile for tile in tiles_for("mn", problem.a.dtype) if tile.cluster == 1]
+    whole = (rows_for_tma(problem.y, problem.y_strides, problem.m_total, problem.n)
+             or lines_refusal(problem.epilogue, problem.y_strides, problem.n))
+    return [Config(tile) for tile in found] + ([] if whole else [InLines(tile) for tile in line_tiles(found)])
 
 
 def workspace(problem, device, config):
@@ -62,7 +67,19 @@ def estimate(problem, device, config):
     tiles = likely_tiles(problem, tile.bm) * ceil_div(problem.n, tile.bn)
     read = COST.l2 * tiles * steps * ROW * (tile.bm + tile.bn)
     search = ceil_div(problem.groups, 32) * COST.wgmma_search / device.clock_hz * ceil_div(tiles, device.sms * config.tile.blocks)
-    return pack_seconds(_operands(problem), device) + Cost(waits=search, l2=read) + product_seconds(problem, tile, device, tiles, steps)
+    by_tma = rows_for_tma(problem.y, problem.y_strides, problem.m_total, problem.n)
+    aside = shallow_seconds(tile, device, tiles)
+    if not by_tma:  # rows outside the groups are not stored
+        rows = min(1.0, problem.m_total / (likely_tiles(problem, tile.bm) * tile.bm))
+        aside += rows * aside_of(config, device, tiles, 1 + _stores_pairs(problem))
+    beside = aside + pack_seconds(_operands(problem), device) + Cost(waits=search, l2=read)
+    return (beside + product_seconds(problem, tile, device, tiles, steps)).slowed(slower=cautious(config))
+
+
+def _stores_pairs(problem):
+    """Whether two neighbouring results are one store."""
+    (row, column), y = problem.y_strides, problem.y
+    return column == 1 and problem.n % 2 == 0 and row % 2 == 0 and y.alignment % (2 * y.itemsize) == 0
 
 
 class GroupTile(NamedTuple):
@@ -89,11 +106,11 @@ def _make_locate(tile):
         group, start, end, number = find(row_tile, offsets, offset_stride, groups, rows)
         band, inside = divide_remainder(t - number * per_row, band_tiles)
         row0 = start + band * (BAND * BM)
-        high = u32(min((end - row0 + BM - 1) // BM, BAND))  # rows of tiles in the band
+        high = min((end - row0 + BM - 1) // BM, BAND)  # rows of tiles in the band
         if group < 0:
-            high = u32(1)
-        column = i32(u32(inside) // high)
-        row = row0 + (inside - column * i32(high)) * BM
+            high = 1
+        column = i32(u32(inside) // u32(high))
+        row = row0 + (inside - column * high) * BM
         return GroupTile(0, steps if group >= 0 else -1, row, column * BN, 0, group, end)
     return locate
 
@@ -103,7 +120,9 @@ def kernel(special):
     """All groups, one persistent launch."""
     tile, spec, by_tma = special.tile, special.epilogue, special.by_tma
     through_tma = make_boxed_store(tile, spec, clipped=True) if by_tma else None
-    straight = None if by_tma else make_direct_store(tile, spec, special.vector)
+    IN_LINES = isinstance(special, LineSpecialisation)
+    lines, straight = (make_line_store(tile, spec), None) if IN_LINES else (None, None if by_tma else make_direct_store(
+        tile, spec, special.vector))
 
     @device_function
     def sink(acc, first, offset, y_map, staging, tile, thread, barrier, out):
@@ -114,8 +133,10 @@ def kernel(special):
                          scale_strides.b_column, ())
         if by_tma:
             through_tma(acc, first, y_map, staging, row, column, 0, thread, barrier, end, n, e, y, y_row)
+        elif IN_LINES:
+            lines(acc, first, staging, row, column, thread, barrier, end, n, e, y, 0, y_row)
         else:
-            straight(acc, first, row, column, thread, end, n, e, y, i64(0), y_row, y_column)
+            straight(acc, first, row, column, thread, end, n, e, y, 0, y_row, y_column)
     product = make_product(tile, make_matrix_loader(tile, *special.operands), _make_locate(tile), sink, spec.accumulator,
                            cooperative=True)
 
@@ -136,9 +157,9 @@ def build(problem, device, config):
     row, column = problem.y_strides
     per = 16 // y.itemsize
     by_tma = rows_for_tma(y, problem.y_strides, problem.m_total, problem.n)
-    pair = column == 1 and problem.n % 2 == 0 and row % 2 == 0 and y.alignment % (2 * y.itemsize) == 0
     dtypes = tuple(wgmma_dtype(x.tensor.dtype, problem.math) for x in (a, b))
-    special = Specialisation(tile, (*dtypes, a.major, b.major), problem.epilogue, by_tma, bool(pair))
+    kind = LineSpecialisation if isinstance(config, InLines) else Specialisation
+    special = kind(tile, (*dtypes, a.major, b.major), problem.epilogue, by_tma, _stores_pairs(problem))
     tiles_n = ceil_div(problem.n, tile.bn)
     tiles = most_tiles(problem, tile.bm) * tiles_n
     a_map = a.argument(tile.bm, 0)

@@ -28,6 +28,7 @@ from ..engine.ampere_cost import least_seconds, product_seconds, sum_seconds
 from ..engine.ampere_fragments import ITEMSIZE, Stored
 from ..engine.ampere_loaders import CopyLoader, RegisterLoader
 from ..engine.batch import make_batch_offsets
+from ..engine.constants import constants
 from ..engine.functions import EPILOGUE, epilogue_seconds
 from ..engine.loaders import ALONG_K, ALONG_ROWS, STRIDED
 from ..engine.programs import program_argument, read_operands
@@ -45,6 +46,7 @@ from ..host.launch import Argument, Launch
 if TYPE_CHECKING:
     from ..engine.prologues import Made
 
+COSTS = {True: constants("matmul/mma"), False: constants("engine/ampere")}  # of 16-bit elements, of others
 SKINNY = 16
 AHEAD = 1 << 16  # bytes of long rows that the only block of a multiprocessor asks for while the grid before it still runs
 MOST_WORKSPACE = 1 << 29
@@ -214,22 +216,27 @@ def workspace(problem, device, config):
     return sums_bytes(parts, config.ranges) if config.ranges > 1 else states_bytes(parts, config.tile.bm, config.tile.bn)
 
 
+def cost_of(dtype):
+    """The numbers of an estimate, by the dtype of what is multiplied."""
+    return COSTS[BYTES[dtype] == 2]
+
+
 def estimate(problem, device, config):
     """The product's time by `engine.ampere_cost`, and the sum's."""
-    tile, dtype = config.tile, mma_dtype(problem)
+    tile, dtype, row = config.tile, mma_dtype(problem), cost_of(problem.dtype_a)
     parts = parts_of(problem, tile)
     left, right, *loaders = _stages(parts, tile, dtype)
     each, ranges = _range(parts, tile, dtype, config.ranges)
     stages, blocks = ceil_div(each, left.k), _blocks(parts, tile) * ranges
-    product = product_seconds(tile, dtype, left, right, loaders, device, blocks, stages, problem.bytes)
+    product = product_seconds(tile, dtype, left, right, loaders, device, blocks, stages, problem.bytes, row)
     if ranges > 1:
-        return product + sum_seconds(sums_bytes(parts, ranges), device, bytes_beside(problem))
+        return product + sum_seconds(sums_bytes(parts, ranges), device, bytes_beside(problem), row)
     return product + states_seconds(states_bytes(parts, tile.bm, tile.bn), device) + epilogue_seconds(problem, EPILOGUE.mma, device)
 
 
 def bound(problem, device):
     """All products at the tensor cores' rate, or the bytes."""
-    return least_seconds(mma_dtype(problem), problem.flops, problem.bytes, device)
+    return least_seconds(mma_dtype(problem), problem.flops, problem.bytes, device, cost_of(problem.dtype_a))
 
 
 @functools.cache

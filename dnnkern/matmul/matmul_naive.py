@@ -20,7 +20,7 @@ from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..engine.batch import make_batch_offsets
 from ..engine.constants import constants
-from ..engine.cost import Cost, overlap
+from ..engine.cost import Cost, issue_seconds, overlap
 from ..engine.programs import NOTHING, program_argument
 from ..engine.roles import has_row_steps, roles
 from ..engine.scales import BLOCK, make_block_factor
@@ -66,7 +66,8 @@ def estimate(problem, device, config):
     waves = -(-outputs // (COST.resident * device.sms))
     chain = problem.k * COST.chain / device.clock_hz  # dependent load latency, partly hidden by the other warps
     traffic = problem.flops * problem.a.itemsize / (COST.l1 * device.sms * device.clock_hz)
-    cost = Cost(launch=COST.start) + overlap(waits=waves * chain, l1=traffic, memory=problem.bytes / device.bandwidth)
+    issue = issue_seconds(outputs, COST.thread, device)  # divisions of a thread's index
+    cost = Cost(launch=COST.start) + overlap(issue=issue, waits=waves * chain, l1=traffic, memory=problem.bytes / device.bandwidth)
     if has_row_steps(problem.epilogue):  # a thread has a row, and computes each element in every walk
         from ..engine.row_levels import walks_of
         walks = len(walks_of(problem.epilogue.program, problem.epilogue.compute))
@@ -103,7 +104,7 @@ def make_dot(dtype_a, dtype_b, accumulator, scale_a=None, scale_b=None):
         if not by_block:
             return sum_over(a, a_step, b, b_step, i64(0), K)
         acc = Acc(0)
-        for k in range(i64(0), K, i64(BLOCK)):
+        for k in range(0, K, BLOCK):
             part = sum_over(a, a_step, b, b_step, k, min(k + BLOCK, K))
             acc += part * factor(m, n, k >> 7, scale_a, scale_b, scale_stride)
         return acc

@@ -102,7 +102,7 @@ def square_seconds(problem, tiles, device):
     steps = ceil_div(problem.k, TILE)
     busy = ceil_div(tiles, device.sms) * steps * TILE * 8 * 2 * (8 if problem.compute == "float64" else 4) / 4
     chain = ceil_div(tiles, COST.blocks * device.sms) * steps * COST.chain
-    return Cost(launch=COST.start) + overlap(shared=busy / device.clock_hz, waits=chain / device.clock_hz)
+    return Cost(launch=COST.start) + overlap(shared=COST.slower * busy / device.clock_hz, waits=chain / device.clock_hz)
 
 
 @functools.cache

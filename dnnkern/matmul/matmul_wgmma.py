@@ -15,9 +15,11 @@ from ..device.index import ceil_div
 from ..device.tma import tensor_map_address
 from ..device.vec import advance, load4, shared_address
 from ..dispatch import Algorithm, Note
+from ..engine.cost import Cost
 from ..engine.hopper import ROW, make_matrix_loader, make_product
 from ..engine.hopper_addend import fits_ring, make_addend_stages
 from ..engine.hopper_columns import columns_ahead, make_columns_ahead, paired_columns
+from ..engine.hopper_lines import line_tiles, lines_refusal, make_line_sink
 from ..engine.hopper_plan import (MOST_REDUCED, TIMES_OF_MATRICES, Config, MatmulOutput, ReducedOutput, Specialisation, addend_argument,
                                   least_seconds, locate_arguments, make_epilogue_params, make_kept, make_locate, make_sink, operands_of,
                                   output_arguments, pack_seconds, product_seconds, refusal, slots_of, steps_of, stored_by_tma, tile_count,
@@ -32,6 +34,7 @@ from ..engine.tile_states import (WARP_ROWS, blocks_of, keeping, reduces, states
                                   stored_first_refusal, with_finish)
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
+from ._wgmma_cost import InLines, LineSpecialisation, aside_of, cautious, longer_step
 
 WIDTHS = 64, 128, 192, 256  # columns of a tile that has whole rows
 
@@ -67,7 +70,9 @@ def configs(problem, device):
         found = [tile for tile in found if tile.bn == min(other.bn for other in found)]
     if parts.scales.by_block:
         found = [tile for tile in found if 128 % tile.bn == 0]  # one block of b's columns a tile
-    return [Config(tile) for tile in found]
+    whole = by_rows or parts.scales.by_block or parts.reduced or stored_by_tma(parts, ROW)
+    lines = [] if whole or lines_refusal(parts.epilogue, parts.y_strides, parts.n) else [InLines(tile) for tile in line_tiles(found)]
+    return [Config(tile) for tile in found] + lines
 
 
 def workspace(problem, device, config):
@@ -84,11 +89,15 @@ def estimate(problem, device, config):
     states = states_bytes(parts, WARP_ROWS, tile.bn)
     tiles = tile_count(parts, tile) * tile.cluster
     rows = row_seconds(parts.epilogue, tile, waves_of(tiles, device.sms * tile.blocks), device)
-    beside = (states_seconds(states, device) + activation_seconds(problem, tile, device) + aside_seconds(problem, tile, device, wide=1)
-              + rows + pack_seconds(operands, device))
-    return beside + product_seconds(
+    by_tma = stored_by_tma(parts, tile.bn)
+    straight = Cost() if by_tma else aside_of(config, device, tiles, store_width(parts, 2))
+    beside = (straight + states_seconds(states, device) + activation_seconds(problem, tile, device)
+              + aside_seconds(problem, tile, device, wide=1) + rows + pack_seconds(operands, device))
+    product = product_seconds(
         problem, tile, device, tiles, steps_of(parts.k, parts.a.itemsize), parts.m,
-        (columns - 1) * parts.a.nbytes, all(x.crosses for x in operands), columns * tile.bn / parts.n if columns > 1 else 1.0)
+        (columns - 1) * parts.a.nbytes, all(x.crosses for x in operands), columns * tile.bn / parts.n if columns > 1 else 1.0,
+        longer_step(operands))
+    return (beside + product).slowed(slower=cautious(config))
 
 
 def bound(problem, device):
@@ -101,7 +110,7 @@ def bound(problem, device):
 def kernel(special):
     """The whole product, one persistent launch."""
     tile, spec = special.tile, special.epilogue
-    sink = make_sink(special)
+    sink = (make_line_sink if isinstance(special, LineSpecialisation) else make_sink)(special)
     a_blocks, b_blocks, vector = special.blocks
 
     @device_function
@@ -192,9 +201,10 @@ def build(problem, device, config):
     boxed = boxed_output(parts.epilogue, operands) if by_tma and not by_rows and staged is None else None
     further, names = staged if by_ring else boxed, {"c": problem.addend_name, **dict(enumerate(operand_names(problem.program)))}
     further_map = NOTHING if further is None else addend_argument(names, further, operands, (parts.batch_size, parts.m, parts.n))
-    special = Specialisation(tile, (*dtypes, a.major, b.major), parts.epilogue, by_tma, not by_tma and store_width(parts, 2) == 2,
-                             (scales.a == "block", scales.b == "block", _in_fours(problem.scale_a, parts)), staged,
-                             pairs, by_ring, columns_ahead(tile, parts.epilogue, pairs), keeps, boxed, by_rows and parts.n < tile.bn)
+    kind = LineSpecialisation if isinstance(config, InLines) else Specialisation
+    special = kind(tile, (*dtypes, a.major, b.major), parts.epilogue, by_tma, not by_tma and store_width(parts, 2) == 2,
+                   (scales.a == "block", scales.b == "block", _in_fours(problem.scale_a, parts)), staged,
+                   pairs, by_ring, columns_ahead(tile, parts.epilogue, pairs), keeps, boxed, by_rows and parts.n < tile.bn)
     b_rows, packed = tile.bn // tile.cluster, a.bytes + b.bytes
     a_map = a.argument(tile.bm, 0)
     arguments = (a_map, b.argument(b_rows, a.bytes), y_argument(parts) if by_tma else a_map, further_map, Argument("int32", tiles), *place,

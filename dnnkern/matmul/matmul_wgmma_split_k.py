@@ -22,6 +22,7 @@ from ..engine.roles import stored_by_rows
 from ..engine.split_k import RangesConfig as Config
 from ..engine.split_k import bytes_beside, pitch_of, sum_launch, sums_bytes, sums_refusal
 from ..host.launch import Argument, Launch
+from ._wgmma_cost import COST, longer_step
 
 LEAST_STEPS = 2  # of a range
 MOST_WORKSPACE = 1 << 28
@@ -70,15 +71,16 @@ def estimate(problem, device, config):
     tiles = tile_count(parts, config.tile) * config.ranges
     steps = ceil_div(steps_of(parts.k, parts.a.itemsize), config.ranges)
     operands = operands_of(parts, problem.math)
-    sums = sum_seconds(sums_bytes(parts, config.ranges), device, bytes_beside(problem))
+    sums = sum_seconds(sums_bytes(parts, config.ranges), device, bytes_beside(problem), COST)
     return pack_seconds(operands, device) + sums + product_seconds(
-        problem, config.tile, device, tiles, steps, parts.m, crossing=all(x.crosses for x in operands))
+        problem, config.tile, device, tiles, steps, parts.m, crossing=all(x.crosses for x in operands),
+        longer=longer_step(operands))
 
 
 def bound(problem, device):
     """The copies, the products at the best tile's rate, and the sum of as many ranges, two at least."""
     parts = stored_by_rows(problem)
-    sums = sum_seconds(sums_bytes(parts, 2), device, bytes_beside(problem))
+    sums = sum_seconds(sums_bytes(parts, 2), device, bytes_beside(problem), COST)
     return pack_seconds(operands_of(parts, problem.math), device) + least_seconds(problem, parts, device, inf) + sums
 
 

@@ -33,6 +33,7 @@ from ..engine.split_k import THREADS, bytes_beside, groups_for, make_add_ranges,
 from ..engine.stores import make_group_store
 from ..engine.sum_operands import loaded_ahead, make_ahead
 from ..host.launch import Argument, Launch
+from ._wgmma_cost import longer_step, straight_seconds
 from ..host.memo import remembered
 
 COST, TIMED = constants("matmul/stream_k"), constants("engine/hopper")
@@ -120,9 +121,12 @@ def estimate(problem, device, config):
     shorter = ceil_div((tiles - config.whole) * config.ranges, slots) * (ceil_div(steps, config.ranges) * step + further)
     copies = pack_seconds(operands, device)
     sums = sum_seconds(_sums_bytes(parts, config, tiles), device, bytes_beside(problem) * (tiles - config.whole) / tiles)
-    waves = product_seconds(problem, tile, device, config.whole, steps, crossing=crossing) + Cost(
+    waves = product_seconds(problem, tile, device, config.whole, steps, crossing=crossing,
+                            longer=longer_step(operands)) + Cost(
         math=shorter * 1e-6 * (TIMED.clock / device.clock_hz))
     aside = activation_seconds(problem, tile, device) + aside_seconds(problem, tile, device, wide=1)
+    if not stored_by_tma(parts, tile.bn):
+        aside += straight_seconds(tile, device, config.whole, store_width(parts, 2))
     return (copies + aside + waves + sums).slowed(slower=COST.unmeasured)
 
 

@@ -22,38 +22,60 @@ row("matmul/wgmma_epilogue", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/re
     "instructions of an activation that are hidden; share of the others that shows with ping-pong, times the square of a tile's steps; "
     "times that memory would need for c while nothing is multiplied, and with ping-pong",
     free=8, ping_pong=220, c=0.6, c_ping_pong=1.4)
+row("matmul/wgmma", h100("h100-record.jsonl.gz"),
+    "s of a thread's result that it stores from registers (4095^3, 2025x1001x777), of one that leaves in a line, counted; share that shows "
+    "where tiles take turns; bytes a second of a multiprocessor where b's lines, along its columns, begin anywhere (1000^3, 600x600x4000); "
+    "times a step of 8-bit floats with one warpgroup; s of a sum's launch, and bytes for each that it moves; times as long as counted in "
+    "lines: no GPU has timed it", ("line", "turns", "unmeasured"),
+    straight=110e-9, line=20e-9, turns=1.0, columns=80e9, one_group=1.15, sum_launch=1.5e-6, sum_bytes=1.3, unmeasured=1.5)
 row("engine/program_epilogue", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/results/h100-compile.jsonl"),
     "warps that hide what functions at the end of a tile wait for; as many as a kernel by mma.sync is as if it had; instructions of an "
     "element that are hidden; times as many where results are reduced, too; share that shows where tiles take turns",
     ("hiding", "ping_pong"), hiding=8, mma=2, free=6, reduced=5.4, ping_pong=0.5)
 row("engine/simt", h200("h200-matmul-square-float32.jsonl"),
     "clock at which tiles were timed; times a step with 16-bit types; s an element, to begin a tile and store it, of 32 and of 16 bits: "
-    "1048576x64x2; times a step with operands that are copied element by element, in tiles of fewer than 256 columns; tiles that a last "
-    "one counts for more, whose warps have a multiprocessor alone (h100-weak-spots-mm.jsonl)", ("half",),
-    clock=1.98e9, half=1.08, end=0.2e-9, end_half=0.45e-9, narrow=1.3, lone=0.6)
+    "1048576x64x2; times a step with operands that are copied element by element, in tiles of fewer than 256 columns, of 16 bits "
+    "in tiles of fewer than 64 (4097x31x517, h100-record.jsonl.gz); tiles that a last one counts for more, whose warps have a "
+    "multiprocessor alone (h100-weak-spots-mm.jsonl)", ("half",),
+    clock=1.98e9, half=1.08, end=0.2e-9, end_half=0.45e-9, narrow=1.3, narrow_half=2.0, lone=0.6)
 row("engine/ampere", h200("h200-matmul-odd-bfloat16.jsonl"),
-    "s of a sum's launch, of a load from memory, of a block before its first and after its last product; share of the tensor cores' rate, "
-    "of the memory's, by tiles of up to 16 columns (h100-weak-spots-mm.jsonl); bytes a clock of shared memory; the L2's rate over the "
-    "memory's, by such tiles, which read most but once; cycles of a warp's access to memory, that a warp waits in a step, a stage, a "
-    "narrow access; exponent of the norm",
-    ("sum_launch", "latency", "block", "math", "shared", "l2", "access", "step", "stage", "power"),
-    sum_launch=1.5e-6, latency=1.0e-6, block=2.0e-6, math=0.92, memory=0.9, few=0.97, shared=128, l2=1.4, few_l2=3.5, access=2, step=40,
-    stage=120, narrow=40, power=4)
+    "s of a launch, of a sum's launch, of a load from memory, of a block before its first and after its last product; share of the tensor "
+    "cores' rate, of the memory's, by tiles of up to 16 columns (h100-weak-spots-mm.jsonl); bytes a clock of shared memory; the L2's rate "
+    "over the memory's, by such tiles, which read most but once; cycles of a warp's access to memory, that a warp waits in a step, a "
+    "stage, a narrow access, times as many bytes of the L2 with these; exponent of the norm",
+    ("launch", "sum_launch", "latency", "block", "math", "shared", "l2", "access", "step", "stage", "narrow_l2", "power"),
+    launch=2.5e-6, sum_launch=1.5e-6, latency=1.0e-6, block=2.0e-6, math=0.92, memory=0.9, few=0.97, shared=128, l2=1.4, few_l2=3.5,
+    access=2, step=40, stage=120, narrow=40, narrow_l2=1.0, power=4)
+row("matmul/mma", h100("h100-record.jsonl.gz"),
+    "as engine/ampere, of matrices of 16-bit elements: 358 times, off by 12 % (root mean square)", ("shared", "access", "power"),
+    launch=1.58e-6, sum_launch=1.1e-6, latency=0.36e-6, block=0.21e-6, math=0.78, memory=0.82, few=0.88, shared=128, l2=3.0, few_l2=4.3,
+    access=2, step=31, stage=430, narrow=42, narrow_l2=1.8, power=4)
 row("engine/mma_rate", Source("nominal", "sm_80, sm_90a and others"),
     "operations a clock of a multiprocessor's tensor cores with mma.sync: of sm_80, of sm_90 (five eighths of wgmma's, a guess), of "
     "others; tf32, int8, float64, 16 bits",
     tf32=(1024, 1280, 512), int8=(4096, 5120, 2048), float64=(128, 256, 4), bits16=(2048, 2560, 1024))
-row("matmul/textbook", h200("h200-matmul-ladder-bfloat16.jsonl"),
-    "s of a launch and its ends; cycles of a step's chain; blocks of a multiprocessor; bytes of shared memory of a warp's multiply-add",
-    ("start", "blocks"),
-    start=4e-6, chain=900, blocks=8)
-row("matmul/naive", h200("h200-matmul-ladder-bfloat16.jsonl"),
-    "s of a launch and its ends; cycles of a step's chain; bytes a clock of the L1; threads of a multiprocessor", ("start",),
-    start=4e-6, chain=30, l1=16, resident=2048)
+row("matmul/textbook", h100("h100-record.jsonl.gz"),
+    "s of a launch and its ends; cycles of a step's chain; blocks of a multiprocessor; times as long as shared memory's bytes: 16^3 to "
+    "128^3 of 8 bits, 512^3 and more (h200-matmul-ladder-bfloat16.jsonl)",
+    ("blocks",),
+    start=1.15e-6, chain=860, blocks=8, slower=1.4)
+row("matmul/naive", h100("h100-record.jsonl.gz"),
+    "s of a launch and its ends; cycles of a step's chain, which few threads wait for; bytes a clock of the L1; threads of a "
+    "multiprocessor; instructions of a thread, whose index is divided: 32^3 to 128^3 of 8 bits, gradients of 122 groups of 112x112x144",
+    start=1.0e-6, chain=290, l1=16, resident=2048, thread=300)
 row("matmul/grouped", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/results/h100-weak-spots-mm.jsonl"),
-    "cycles to search 32 groups, in the kernels of tiles and of wgmma; s that show of a byte that tiles of wgmma read from the L2",
+    "cycles to search 32 groups, in the kernels of tiles and of wgmma; s that show of a byte that tiles of wgmma read from the L2, of a "
+    "tile with three stages (64 groups of 12288x2048x1408, h100-record.jsonl.gz)",
     ("search", "wgmma_search"),
-    search=800, wgmma_search=300, l2=1.1e-14)
+    search=800, wgmma_search=300, l2=1.1e-14, shallow=2e-6)
+row("matmul/grouped_weights", h100("h100-record.jsonl.gz"),
+    "s to find a group; bytes of gradients a second that a multiprocessor stores by mma.sync, share of them where it has one block; times "
+    "as long with copies of fewer than 16 bytes, on CUDA cores of single elements, and there with 16 bits; exponent of the norm",
+    ("power",),
+    begin=0.45e-6, stores=6.5e9, alone=0.1, half=1.6, narrow=1.7, power=4)
+row("matmul/grouped_weights_wgmma", GUESSED,
+    "s of a wave to find its groups; times as long as counted: no GPU has timed it, so it has to promise more than what has been",
+    find=0.4e-6, unmeasured=1.5)
 row("matmul/split_k", GUESSED,
     "s of the sum's launch",
     sum_launch=2.5e-6)
@@ -61,11 +83,11 @@ row("matmul/stream_k", GUESSED,
     "times as long as counted: no GPU has timed it, so it has to promise more than what has been",
     unmeasured=1.03)
 row("matmul/gemv", h200("h200-matmul-skinny-bfloat16.jsonl"),
-    "s of a launch and its ends; instructions of a multiply-add of float64, float32, int8, packed 16-bit elements, and those with more "
-    "than two rows (h100-weak-spots-mm.jsonl); share of the rate at which they are issued, and that loads do not hide; bytes a second "
-    "that a block reads: 2x64x1048576 (h200-conv-bwd-filter-unet-float16.jsonl); s of 16 warps a multiprocessor: 1048576x2x64 "
-    "(h200-conv-fwd-unet-float16.jsonl)",
-    start=2.3e-6, float64=2.0, float32=1.2, int8=0.35, bits16=2.1, several=2.4, rate=0.8, exposed=0.3, block=62e9, wave=1.27e-6)
+    "s of a launch and its ends (an H100, h100-record.jsonl.gz); instructions of a multiply-add of float64, float32, int8, packed 16-bit "
+    "elements, and those with more than two rows (h100-weak-spots-mm.jsonl); share of the rate at which they are issued, and that loads "
+    "do not hide; bytes a second that a block reads: 2x64x1048576 (h200-conv-bwd-filter-unet-float16.jsonl); s of 16 warps a "
+    "multiprocessor: 1048576x2x64 (h200-conv-fwd-unet-float16.jsonl)",
+    start=1.75e-6, float64=2.0, float32=1.2, int8=0.35, bits16=2.1, several=2.4, rate=0.8, exposed=0.3, block=62e9, wave=1.27e-6)
 
 # ---- convolution; the times of tiles stand beside the tiles: `implicit_gemm_wgmma.FURTHER_TILES`, `winograd.TILES`, `fft.plan.TILES`
 
@@ -309,8 +331,9 @@ row("attention/merge", h200("h200-attention.jsonl"),
 # ---- recurrent networks
 
 row("rnn/naive", GUESSED,
-    "instructions of a multiply-add; s of a step's barriers and latencies; threads of a multiprocessor",
-    multiply_add=8, step=2e-6, resident=2048, least_share=1e-3)
+    "instructions of a multiply-add, of a weight's gradient (1x1 gru 1024x1024, an H100); s of a step's barriers and latencies; threads of "
+    "a multiprocessor",
+    multiply_add=8, weight=280, step=2e-6, resident=2048, least_share=1e-3)
 row("rnn/small", GUESSED,
     "s of an element, threads of a multiprocessor",
     element=1e-6, resident=2048)
@@ -323,9 +346,9 @@ row("rnn/persistent", h200("h200-rnn.jsonl"),
     launch=2.0e-6, fetch=1.5e-6, l2=5.5e12, columns=2.6)
 row("rnn/persistent_mma", h200("h200-rnn.jsonl"),
     "s of a step where blocks meet through global memory, as a cluster, or have nobody to wait for; what each further part of the lines "
-    "adds, a pair of a thread, backward once more, a load and product that wait for the ones before, and each part of k, whose sums are "
-    "added up; how much longer than at full rate products take, and copies: 160 layers",
-    meet=0.85e-6, cluster=0.55e-6, alone=0.5e-6, part=0.6e-6, pair=0.95e-6, back=0.8e-6, chain=8e-9, split=0.05e-6, product=1.5, copies=0.7)
+    "adds, a pair of a thread, backward once more (an H100), a load and product that wait for the ones before, and each part of k, whose "
+    "sums are added up; how much longer than at full rate products take, and copies: 160 layers",
+    meet=0.85e-6, cluster=0.55e-6, alone=0.5e-6, part=0.6e-6, pair=0.95e-6, back=0.3e-6, chain=8e-9, split=0.05e-6, product=1.5, copies=0.7)
 row("rnn/persistent_tf32", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/results/h100-weak-spots-rnn.jsonl"),
     "as rnn/persistent_mma, of float32 in TF32: 60 layers; the chain so that the right parts of k are chosen", ("alone", "chain"),
     meet=1.15e-6, cluster=1.13e-6, alone=0.5e-6, part=0.2e-6, pair=0.33e-6, back=0.018e-6, chain=5e-9, split=0.036e-6, product=2.22,

@@ -28,11 +28,13 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """Each product is two loads of its own."""
+    """Each product is two loads of its own, and each weight's gradient a division that tells a thread its row."""
     p, spec = problem, problem.spec
     blocks = p.samples * spec.directions
     busy = occupied(blocks * THREADS, COST.resident, device) if p.op != OPS[2] else 1.0
     issue = issue_seconds(p.flops / 2, COST.multiply_add, device) / max(busy, COST.least_share)
+    if p.op == OPS[2]:
+        issue += issue_seconds(p.outputs[0].size, COST.weight, device)
     chain = 0 if p.op == OPS[2] else spec.num_layers * p.steps * COST.step
     return LAUNCH * 2 * spec.num_layers + Cost(waits=chain) + overlap(issue=issue, memory=memory_seconds(p.bytes, device))
 
