@@ -123,7 +123,14 @@ row("reduce/naive", GUESSED,
 row("reduce/ways", h200("h200-reduce.jsonl"),
     "share of memory's rate with accesses of 8, 4 bytes, of wide and narrow elements; s that a flight of loads takes; bytes in flight "
     "that memory's rate takes; tail of one wave; s of the end of columns for each halving, of rows of a warp and of more, of a load; "
-    "times as long that a flight takes beside others; bytes fetched over wanted with short rows, strided by 4, 8, other bytes",
+    "times as long that a flight takes beside others; bytes fetched over wanted with short rows, strided by 4, 8, other bytes; "
+    "instructions of a thread, of a load, of an element and of two states that become one by mode, and with unaligned rows, where they "
+    "are merges too; s that a multiprocessor takes to begin a block; exponents of the norms; "
+    "share of memory's rate of columns by single elements; s of a flight of loads of theirs, and of each load of it "
+    "(h100-record.jsonl.gz)", columns=0.95, turn=6.6e-7, turn_load=9e-8,
+    thread=120, access=8, ragged=60, ragged_merges=8, block=1.6e-7, power_rows=4, power_columns=2.3,
+    element={"add": 1.5, "min": 3, "max": 3, "amax": 2, "mul_no_zeros": 4.4, "norm2": 8, "logsumexp": 9, "argmin": 5, "argmax": 5},
+    merge={"add": 2, "min": 5, "max": 5, "norm2": 7, "logsumexp": 17, "argmin": 27, "argmax": 27},
     words_2=0.9, words_1=0.7, wide=0.7, narrow=0.4, latency=8e-7, in_flight=32 << 10, tail=0.03, halving=5e-8, end_block=4e-7,
     end_warp=1e-7, load=2e-8, loaded=1.6, short_rows=1.6, short_rows_bit=0.2, strided_4=8.0, strided_8=4.0, strided=16.0, least_share=1e-3)
 
