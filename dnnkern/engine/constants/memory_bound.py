@@ -103,16 +103,17 @@ row("pool/fwd_global_channels", h200("h200-bandwidth.md"),
 row("pool/bwd_channels", h200("h200-bandwidth.md"),
     "instructions of a thread of a maximum and of an average, a pixel, an output, for each channel and pixel of a maximum and of an "
     "average; bytes a clock of the L1; share that shows; instructions of the divisor of an adaptive average's output, and how much longer "
-    "the last wave of them makes a grid at most", ("exposed", "most_tail"),
-    maximum=120, average=220, pixel=8, output=12, maximum_pixel=2, average_pixel=1, l1=100, exposed=0.5, blocks=3,
-    adaptive_average=100, most_tail=1.5)
+    "the last wave of them makes a grid at most (h100-record.jsonl.gz)", ("exposed", "most_tail"),
+    maximum=280, average=286, pixel=6.3, output=33.3, maximum_pixel=1.06, average_pixel=0.67, l1=180, exposed=0.5, blocks=3,
+    adaptive_average=75, most_tail=1.5)
 row("pool/bwd_patches", COUNTED,
     "instructions of a thread of a maximum and of an average, a pixel, an output, of each channel of a pair of pixel and output of a "
     "maximum and of an average; bytes a clock of the L1; share that shows",
     maximum=60, average=120, pixel=6, output=10, maximum_pair=3, average_pair=1, l1=100, exposed=0.4)
 row("pool/bwd_rows", h200("h200-bandwidth.md"),
     "instructions of a thread, a group, a pair of pixel and output of a maximum and of an average, a pixel; pixels of ragged rows, times; "
-    "bytes a clock of the L1; share that shows", ("exposed",),
+    "bytes a clock of the L1; share that shows; s of a sector that a narrow store fills in part, of two rows of pixels and of one "
+    "(h100-record.jsonl.gz)", ("exposed",), piece=1.05e-11, piece_of_one=4.5e-12,
     thread=150, group=10, maximum=3, average=2, pixel=3, ragged=3, l1=100, exposed=0.5)
 
 # ---- reduce
