@@ -86,8 +86,8 @@ row("pool/naive", GUESSED,
 row("pool/fwd_channels", h200("h200-bandwidth.md"),
     "instructions of a thread, a tap, its channels without and with an index; bytes a clock of the L1; threads of a multiprocessor that "
     "are enough; share of overlapped times that shows; s of a tap where one thread has a million; s that a thread for one output takes "
-    "beside what is counted (h100-weak-spots-band.jsonl)", ("exposed", "enough"), elements=5e-7,
-    thread=80, tap=6, channel=2, channel_index=4, l1=100, enough=512, least_share=1e-3, exposed=0.5, blocks=4, tap_alone=40e-9)
+    "beside what is counted (h100-weak-spots-band.jsonl, h100-record.jsonl.gz)", ("exposed", "enough"), elements=5e-7,
+    thread=83, tap=19.4, channel=0.43, channel_index=1.5, l1=471, enough=512, least_share=1e-3, exposed=0.5, blocks=4, tap_alone=40e-9)
 row("pool/fwd_rows", h200("h200-bandwidth.md"),
     "instructions of a thread, a load, a tap of an output without and with an index, an output; outputs of ragged rows, times; bytes a "
     "clock of the L1; threads that are enough; share that shows", ("exposed", "enough"),
