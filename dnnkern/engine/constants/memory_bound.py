@@ -154,8 +154,8 @@ row("softmax/waits_bwd", h200("h200-softmax-bwd-rows.jsonl"),
     alone=1.0e-6, element=50e-9, thread=0.0, block=0.08e-6, cluster_element=60e-9)
 row("softmax/columns", h200("h200-bandwidth.md"),
     "times that what does not fit is read; bytes in flight of a thread that memory's rate takes; instructions of an element forward, "
-    "backward, of a merge; threads that are enough", ("enough", "merge"),
-    again=1.6, in_flight=32, element=14, element_bwd=7, merge=4, enough=512, blocks=4)
+    "backward, of a merge forward (h100-record.jsonl.gz), backward; threads that are enough", ("enough", "merge_bwd"),
+    again=1.6, in_flight=32, element=14, element_bwd=7, merge=22, merge_bwd=4, enough=512, blocks=4)
 row("softmax/naive", GUESSED,
     "instructions of an element; s that it waits; threads of a multiprocessor",
     element=20, wait=100e-9, resident=1024)
@@ -174,8 +174,10 @@ row("norm/forward", h200("h200-layer-norm-fwd.jsonl"),
     "with RMS norm, with weights that are loaded alone; bytes in flight that memory's rate takes; share of it with weights loaded alone; "
     "times as long for each unit beyond four of a warp, and for each of a thread below three (h100-weak-spots-band.jsonl); exponent of the "
     "norm; threads that are enough; times as long with a program and one block a multiprocessor: 2048x8192 with an addition, an H100 "
-    "(h100-graph-norm.jsonl)", ("enough", "power"), lonely=1.4,
-    alone=1.3e-6, unit=0.78e-6, cluster=2e-6, block=0.1e-6, rms=0.85, single_wait=2.0, in_flight=32e3, single=0.5, beyond=1.02, few=1.012,
+    "(h100-graph-norm.jsonl); instructions of a thread of a block, with unaligned rows more, of 16 bytes, of an element, more with "
+    "weights loaded alone, times with RMS norm; exponent of their norm (h100-record.jsonl.gz)", ("enough", "power"), lonely=1.4,
+    thread=282, edges=230, vector=30, element=12, single_weight=19, rms_issue=0.55, power_issue=6,
+    alone=1.3e-6, unit=0.78e-6, cluster=2e-6, block=0.1e-6, rms=0.85, single_wait=2.0, in_flight=32e3, single=0.95, beyond=1.02, few=1.012,
     power=12, enough=512)
 row("norm/backward", h200("h200-layer-norm-bwd.jsonl"),
     "instructions of an element of 32 and of 16 bits, more if not kept, more of narrow accesses, of a row of a thread, of a cluster's "
