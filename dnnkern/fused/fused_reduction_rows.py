@@ -191,11 +191,12 @@ def estimate(problem, device, config):
     each = element_instructions(problem.program, config.keeps) + COST.access / config.chunks.elements * config.arrays
     each *= slower
     issue = issue_seconds(forms.count * config.threads, COST.thread * passes + elements * each, device)
-    work = overlap(memory=slower * memory_seconds(problem.bytes, device) / flight_rate(flight, COST.in_flight), issue=issue)
-    work = work.slowed(tail=tail(grid, resident, device))
+    work = contend(COST.power_issue, memory=slower * memory_seconds(problem.bytes, device) / flight_rate(flight, COST.in_flight),
+                   issue=issue).slowed(tail=tail(grid, resident, device))
     wait = COST.alone + COST.level * passes + COST.element * elements + COST.block * (config.threads > 32) * config.threads
-    resident = max(resident, COST.threads // config.block)  # at least so many, as it has been measured
-    return LAUNCH + contend(COST.power, work, waits=wait * max(1.0, grid / (device.sms * resident)))
+    # a block that is alone on its multiprocessor moves nothing while it waits
+    alone = max(1, min(2048 // config.block, int(65536 / (COST.registers * config.registers * config.block))))
+    return LAUNCH + contend(COST.power, work, waits=wait * max(1.0, grid / (device.sms * alone)) + float(work) / alone)
 
 
 # ---- the kernel

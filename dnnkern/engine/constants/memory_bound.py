@@ -48,9 +48,10 @@ row("fused/rows", h200("h200-fused-pointwise.jsonl"),
 
 row("fused/reduction_rows", GUESSED,
     "instructions of an access, of a thread for each level; times as long with rows that begin or end off a chunk; bytes in flight that "
-    "memory's rate takes; s of a block: at least, for each level, for each element of a thread, for each thread; threads of a "
-    "multiprocessor, at least: 65536 rows of 4096, h100-graph-reduction.jsonl; exponent of the norm",
-    access=6, thread=40, parts=1.1, in_flight=32e3, alone=0.8e-6, level=0.2e-6, element=30e-9, block=0.2e-9, threads=1024, power=12)
+    "memory's rate takes; s of a block: at least, for each level, for each element of a thread, for each thread; registers "
+    "over those counted; exponents of the norms (h100-record.jsonl.gz)",
+    access=6, thread=80, parts=1.1, in_flight=32e3, alone=0.8e-6, level=0.2e-6, element=30e-9, block=0.2e-9, registers=0.75, power=12,
+    power_issue=4)
 row("fused/reduction_split", GUESSED,
     "instructions of an access; bytes in flight that memory's rate takes; s of a launch beside its work; times as long as its bytes, "
     "between one level, and one with results of elements after it",
