@@ -15,7 +15,7 @@ from ..device.unroll import unrolled
 from ..device.vec import advance, pin
 from ..dispatch import Algorithm
 from ..engine.constants import constants
-from ..engine.cost import LAUNCH, contend, flight_rate, issue_seconds, memory_seconds, overlap, tail
+from ..engine.cost import LAUNCH, contend, flight_rate, issue_seconds, memory_seconds, tail
 from ..engine.form import WIDE, Dim, Form, Operand
 from ..engine.lanes import Chunks, make_chunks, make_lead, rows_refusal
 from ..engine.vectors import word_of

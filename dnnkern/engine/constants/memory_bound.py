@@ -210,12 +210,12 @@ row("norm/columns", h200("h200-batch-norm.jsonl"),
     "share of memory's rate with accesses of 8, 4 bytes, of single elements for every two bytes, of the second pass, of the sums', above 1 "
     "as the L2 has a part; blocks of a multiprocessor that are enough; s between launches", ("between", "enough"),
     words_2=0.9, words_1=0.7, element=0.2, rate=1.22, sums_rate=1.36, enough=2, between=2e-6, blocks=8)
-row("norm/resident", h100("h100-weak-spots-conv.jsonl"),
+row("norm/resident", h100("h100-record.jsonl.gz"),
     "s of a launch and its ends; share of memory's rate, reading and writing, and of rows of 64 and 32 bytes; times as long for such to be "
     "read again; times a multiprocessor's share of it that one reaches, and that the L2 delivers; s of an exchange of sums, times as long "
     "between blocks, of each further one, of the first chunks; s of the launch that clears counters",
-    start=3e-6, read=0.8, write=0.8, bytes_64=1.0, bytes_32=0.88, again_64=1.2, again_32=1.6, most=1.3, l2=0.6, exchange=1e-6,
-    cluster=2.0, block=0.1e-6, chunk=0.5e-6, counters=0.3e-6)
+    start=2e-6, read=0.64, write=0.61, bytes_64=1.0, bytes_32=0.8, again_64=1.0, again_32=1.54, most=2.2, l2=1.2, exchange=0.66e-6,
+    cluster=2.0, block=0.33e-6, chunk=0.32e-6, counters=0.1e-6)
 row("norm/planes", h200("h200-batch-norm.jsonl"),
     "bytes in flight that memory's rate takes; share of it with unaligned rows, of the second pass, of the sums'; threads that are "
     "enough; s between launches", ("between", "enough"),
