@@ -101,6 +101,11 @@ row("pool/fwd_global_channels", h200("h200-bandwidth.md"),
     "instructions of a thread, a load, an element without and with an index; blocks that are enough; share that shows",
     ("exposed", "enough"),
     thread=600, load=10, element=2, element_index=5, enough=2, exposed=0.5, blocks=3)
+row("pool/fwd_planes", COUNTED,
+    "instructions of an element's load, of a window along a row and along a column, of a tap without and with an index; blocks of a "
+    "multiprocessor; share of overlapped times that shows; s that a block waits; times as long, since it is not measured",
+    ("exposed", "wait", "cautious"),
+    load=14, row=45, column=75, tap=4.5, tap_index=9, blocks=4, exposed=0.5, wait=3e-6, cautious=1.5)
 row("pool/bwd_channels", h200("h200-bandwidth.md"),
     "instructions of a thread of a maximum and of an average, a pixel, an output, for each channel and pixel of a maximum and of an "
     "average; bytes a clock of the L1; share that shows; instructions of the divisor of an adaptive average's output, and how much longer "
