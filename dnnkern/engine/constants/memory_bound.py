@@ -32,6 +32,10 @@ row("act/vector", h200("h200-act.jsonl"),
     "s that each chunk of a block takes beside its bytes; times as long for each chunk more; blocks of a multiprocessor",
     chunk=2e-7, slower_chunk=0.005, blocks=8)
 
+row("act/slope", GUESSED,
+    "blocks of a multiprocessor; times as long as its bytes, since it is not measured",
+    blocks=4, cautious=1.5)
+
 # ---- fused
 
 row("fused/program", h200("h200-fused-pointwise.jsonl"),
