@@ -225,6 +225,10 @@ row("norm/resident", h100("h100-record.jsonl.gz"),
     "between blocks, of each further one, of the first chunks; s of the launch that clears counters",
     start=2e-6, read=0.64, write=0.61, bytes_64=1.0, bytes_32=0.8, again_64=1.0, again_32=1.54, most=2.2, l2=1.2, exchange=0.66e-6,
     cluster=2.0, block=0.33e-6, chunk=0.32e-6, counters=0.1e-6)
+row("norm/held", GUESSED,
+    "instructions of an element, of an access; s that a block waits; times a multiprocessor's share of memory's rate that one reaches; "
+    "times as long, since it is not measured",
+    element=14, access=60, wait=3e-6, most=2.0, cautious=2.4)
 row("norm/planes", h200("h200-batch-norm.jsonl"),
     "bytes in flight that memory's rate takes; share of it with unaligned rows, of the second pass, of the sums'; threads that are "
     "enough; s between launches; s of a statistic that is merged (h100-record.jsonl.gz)", ("between", "enough"), statistic=3.6e-10,
