@@ -1,9 +1,9 @@
 """prelu with one slope, and its gradient: blocks add up their parts of the slope's gradient as they write dx.
 
 ``dx = dy where x > 0, else slope dy``, ``dslope = sum of dy x where x <= 0``. The other algorithms write each element's part to memory and
-add them up afterwards, 8 bytes beside the 6 of 16-bit elements. Here a thread adds up what it has in registers, a block reduces its threads'
-sums by shuffles, and an algorithm of `reduce` adds up one number for each block, always in the same order. Arrays are one run of memory
-each, 16 bytes an access; the last elements go one by one.
+add them up afterwards, 8 bytes beside the 6 of 16-bit elements. Here a thread adds up what it has in registers, a block reduces its
+threads' sums by shuffles, and an algorithm of `reduce` adds up one number for each block, always in the same order. Arrays are one run of
+memory each, 16 bytes an access; the last elements go one by one.
 """
 import functools
 from dataclasses import dataclass

@@ -3,8 +3,8 @@
 Channels last, dy is a matrix of pixels by channels. A block has `across` neighbouring groups of channels, and its other threads divide the
 rows. A thread reads 16 bytes of channels at a time (fewer where rows are not aligned) with an accumulator for each; the threads' sums are
 reduced by shuffles where lanes of a warp share channels, then through shared memory. Pixels of fewer than 16 bytes without gaps are taken
-several at a time, as one with so many more channels, each with a partial sum of its own. Channels first, a block has one channel and its threads divide the pixels of all images, 16 bytes each; their
-sums are reduced by shuffles. Each thread has four loads in flight.
+several at a time, as one with so many more channels, each with a partial sum of its own. Channels first, a block has one channel and its
+threads divide the pixels of all images, 16 bytes each; their sums are reduced by shuffles. Each thread has four loads in flight.
 
 Blocks beyond those that the channels need divide the rows or pixels further: the workspace has `splits` partial sums per channel, and a
 warp per channel adds them, in a fixed order. With one split there is no second launch. It loses to `naive` only where there is little to

@@ -3,16 +3,16 @@
     x --16 bytes a thread--> registers --> shared memory --> mean --> squared distances to it --> y
 
 `planes` has three launches and reads x twice, the second time from memory where the L2 does not hold it. Here a block loads its channel's
-planes of all images, adds them up on the way, and keeps them as they are; then it goes through shared memory for the variance, and once more
-for the results. No thread reads what another has written, so only the sums meet: two barriers. It loses with few channels, which leave
-multiprocessors idle.
+planes of all images, adds them up on the way, and keeps them as they are; then it goes through shared memory for the variance, and once
+more for the results. No thread reads what another has written, so only the sums meet: two barriers. It loses with few channels, which
+leave multiprocessors idle.
 """
 import functools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..device import cuda, f32, i64, jit, u32
+from ..device import cuda, f32, jit, u32
 from ..device.block import add, make_block_reduce
 from ..device.convert import element
 from ..device.epilogue import activation_function
@@ -151,9 +151,9 @@ def kernel(config, dependent):
         x, y = advance(x, c * x_channel), advance(y, c * y_channel)
         weight, shift, total = f32(1), f32(0), f32(0)
         if SCALED:
-            weight = f32(load_gamma(gamma, c * gamma_step))
+            weight = load_gamma(gamma, c * gamma_step)
         if SHIFTED:
-            shift = f32(load_beta(beta, c * beta_step))
+            shift = load_beta(beta, c * beta_step)
         # from memory, to keep; a word of all vectors lies side by side, so that threads meet in no bank
         for first in range(t, vectors, LOADS * THREADS):
             for k in range(LOADS):
@@ -184,12 +184,12 @@ def kernel(config, dependent):
             mean[c * mean_step] = m
             rstd[c * rstd_step] = r
             if RUNNING_MEAN:
-                own = f32(load_mean(running_mean, c * running_mean_step))
-                store_mean(next_mean, c * next_mean_step, (f32(1) - momentum) * own + momentum * m)
+                own = load_mean(running_mean, c * running_mean_step)
+                store_mean(next_mean, c * next_mean_step, (1.0 - momentum) * own + momentum * m)
             if RUNNING_VAR:
-                own = f32(load_var(running_var, c * running_var_step))
-                var = squares * inverse(count - f32(1)) if count > f32(1) else f32(0)
-                store_var(next_var, c * next_var_step, (f32(1) - momentum) * own + momentum * var)
+                own = load_var(running_var, c * running_var_step)
+                var = squares * inverse(count - 1.0) if count > 1.0 else f32(0)
+                store_var(next_var, c * next_var_step, (1.0 - momentum) * own + momentum * var)
         weight = weight * r
         for v in range(t, vectors, THREADS):
             for w in range(WORDS):

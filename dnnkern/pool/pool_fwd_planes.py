@@ -126,7 +126,8 @@ def kernel(config, dependent):
         t, first = cuda.threadIdx.x, cuda.blockIdx.x * each
         count, plane = min(each, planes - first), axes.h.extent * axes.w.extent
         lines, outputs = count * axes.h.extent, axes.h.outputs * axes.w.outputs
-        source = advance(x, i64(first) * plane)
+        before = i64(first)
+        source = advance(x, before * plane)
         for e in range(t, count * plane, LOADS * THREADS):
             for k in range(LOADS):
                 fetch(raw, k * LENGTH, source, e + k * THREADS, e + k * THREADS < count * plane)
@@ -151,7 +152,7 @@ def kernel(config, dependent):
                 best_column[i] = column
         cuda.syncthreads()
         # of those, windows along columns
-        target, target_index = advance(y, i64(first) * outputs), advance(index, i64(first) * outputs)
+        target, target_index = advance(y, before * outputs), advance(index, before * outputs)
         for i in range(t, count * outputs, THREADS):
             row, q = divide_remainder(i, axes.w.by_outputs)
             own, p = divide_remainder(row, axes.h.by_outputs)
