@@ -141,8 +141,8 @@ def build(problem, device, config):
              Argument(f"{problem.compute}*", "workspace"), Argument("int64", problem.x.size))
     first = Launch(kernel(config, dependent), (blocks, 1, 1), (THREADS, 1, 1), given, dependent=dependent)
     wide = Place("workspace", nbytes)
-    places = {"x": Place("workspace"), "y": Place("dslope") if sums is total.y else wide, "workspace": Place("workspace", nbytes + 256)}
-    after = embedded(choices(total, device)[0], total, device, places)
+    targets = {"x": Place("workspace"), "y": Place("dslope") if sums is total.y else wide, "workspace": Place("workspace", nbytes + 256)}
+    after = embedded(choices(total, device)[0], total, device, targets)
     return (first, *after, *(() if sums is total.y else cast_launches(total.y, sums, device, wide, Place("dslope"))))
 
 

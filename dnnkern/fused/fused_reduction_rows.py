@@ -194,7 +194,7 @@ def estimate(problem, device, config):
     work = contend(COST.power_issue, memory=slower * memory_seconds(problem.bytes, device) / flight_rate(flight, COST.in_flight),
                    issue=issue).slowed(tail=tail(grid, resident, device))
     wait = COST.alone + COST.level * passes + COST.element * elements + COST.block * (config.threads > 32) * config.threads
-    # a block that is alone on its multiprocessor moves nothing while it waits
+    # alone on its multiprocessor, a block moves nothing while it waits
     alone = max(1, min(2048 // config.block, int(65536 / (COST.registers * config.registers * config.block))))
     return LAUNCH + contend(COST.power, work, waits=wait * max(1.0, grid / (device.sms * alone)) + float(work) / alone)
 

@@ -1,6 +1,6 @@
 """Pixels side by side, channels that shared memory holds: a block has all values of a channel, and reads them from memory once.
 
-    x --16 bytes a thread--> registers --> shared memory --> mean --> squared distances to it --> y
+    x --16 bytes--> registers --> shared memory --> mean --> squared distances to it --> y
 
 `planes` has three launches and reads x twice, the second time from memory where the L2 does not hold it. Here a block loads its channel's
 planes of all images, adds them up on the way, and keeps them as they are; then it goes through shared memory for the variance, and once

@@ -5,7 +5,7 @@ output. A block takes as many planes of neighbouring channels as fit, which are 
 An index is the pair of both passes: the first best column of each row, then the first best of the rows. Of equal maxima that is the first
 pixel, and the first NaN.
 
-It loses where windows overlap little: its passes take some hundred instructions an output beside the taps.
+It loses where windows overlap little: its passes take some hundred instructions for an output beside the taps.
 """
 import functools
 import math
@@ -122,7 +122,7 @@ def kernel(config, dependent):
         wait()
         pixels, along = cuda.shared.array(SIZE, Shared), cuda.shared.array(SIZE, Shared)
         best_column = cuda.shared.array(POSITIONS, i32)
-        raw, value, place = cuda.local.array(BUFFER, Raw), cuda.local.array(1, Total), cuda.local.array(1, i32)
+        raw, value, chosen = cuda.local.array(BUFFER, Raw), cuda.local.array(1, Total), cuda.local.array(1, i32)
         t, first = cuda.threadIdx.x, cuda.blockIdx.x * each
         count, plane = min(each, planes - first), axes.h.extent * axes.w.extent
         lines, outputs = count * axes.h.extent, axes.h.outputs * axes.w.outputs
@@ -178,8 +178,8 @@ def kernel(config, dependent):
             value[0] = total
             put(advance(target, i), 0, value, 0)
             if INDEX:
-                place[0] = pixel
-                put_index(advance(target_index, i), place)
+                chosen[0] = pixel
+                put_index(advance(target_index, i), chosen)
     return pool_fwd_planes
 
 
