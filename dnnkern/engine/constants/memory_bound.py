@@ -292,8 +292,9 @@ row("loss/mse_naive", GUESSED,
     "division; s of the second launch's block",
     spread=16, rate=0.5, element=30, dimension=90, block=2e-6)
 row("loss/mse_vector", h200("h200-training.md"),
-    "share of memory's rate with few loads of a thread; threads that are enough; instructions of an element", ("enough", "element"),
-    few=0.95, enough=512, element=8, blocks=8)
+    "share of memory's rate with few loads of a thread; threads that are enough; instructions of an element; s of an access to one array, "
+    "backward (h100-record.jsonl.gz)", ("enough", "element"),
+    access=1e-7, few=0.95, enough=512, element=8, blocks=8)
 
 # ---- embedding
 
