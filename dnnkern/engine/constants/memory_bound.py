@@ -228,7 +228,7 @@ row("norm/resident", h100("h100-record.jsonl.gz"),
 row("norm/held", GUESSED,
     "instructions of an element, of an access; s that a block waits; times a multiprocessor's share of memory's rate that one reaches; "
     "times as long, since it is not measured",
-    element=14, access=60, wait=3e-6, most=2.0, cautious=2.4)
+    element=14, access=60, wait=3e-6, most=2.0, cautious=2.7)
 row("norm/planes", h200("h200-batch-norm.jsonl"),
     "bytes in flight that memory's rate takes; share of it with unaligned rows, of the second pass, of the sums'; threads that are "
     "enough; s between launches; s of a statistic that is merged (h100-record.jsonl.gz)", ("between", "enough"), statistic=3.6e-10,
