@@ -78,8 +78,9 @@ def estimate(problem, device, config):
     rate = narrow_rate(16 if config.words else 0, problem.x.itemsize) * (1.0 if config.count == 4 or not _added(problem) else COST.few)
     work = overlap(memory=memory_seconds(problem.bytes, device) / rate, issue=issue_seconds(problem.x.size, COST.element, device))
     late = Cost(waves=0.0 if _added(problem) else COST.access * config.count)  # a thread's accesses come one after another
-    return LAUNCH * (1 + _added(problem)) + late + work.slowed(idle=1 / occupied(blocks * THREADS, COST.enough, device),
-                                                        tail=1 if _added(problem) else tail(blocks, COST.blocks, device))
+    work = work.slowed(idle=1 / occupied(blocks * THREADS, COST.enough, device),
+                       tail=1 if _added(problem) else tail(blocks, COST.blocks, device))
+    return LAUNCH * (1 + _added(problem)) + late + work
 
 
 @functools.cache
