@@ -83,6 +83,15 @@ def test_the_variance_survives_rows_far_from_zero():
         np.testing.assert_allclose(host(y), x - 10000, atol=2e-3, err_msg=algo)
 
 
+def test_sums_of_long_rows_lose_no_digits():
+    """Squares of 0.3, added one by one in float32, would be off by 2e-4 after 32,768 of them."""
+    x = np.tile(np.array([0.3, -0.3], np.float32), (1, 16384))
+    for algo in able("layer_norm_fwd", parse_problem(["1x32768", "f32"], "layer_norm_fwd")):
+        _, mean, rstd = dnnkern.layer_norm_fwd(array(x), eps=0.0, algo=algo)
+        np.testing.assert_allclose(host(rstd), 1 / np.float64(x[0, 0]), rtol=2e-6, err_msg=algo)
+        np.testing.assert_allclose(host(mean), 0, atol=1e-7, err_msg=algo)
+
+
 def test_constant_rows_are_zero():
     y, mean, rstd = dnnkern.layer_norm_fwd(array(np.full((2, 40), 3.0)), eps=1e-5)
     assert not host(y).any() and (host(mean) == 3).all()

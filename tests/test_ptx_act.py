@@ -116,3 +116,14 @@ def test_in_place_reads_what_it_writes_by_plain_loads():
         (launch,) = algorithm.build(problem, device(TARGET), config)
         code = machine_code(launch.kernel, launch.signature, TARGET)
         assert any(name.endswith(".CONSTANT") for name in code.opcodes("LDG")) != bool(in_place) and wide(code, "LDG") == 2
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64"])
+def test_one_slopes_gradient_is_added_up_on_the_way(dtype):
+    """Two accesses of 16 bytes to either array under way, one store for each, and a number for the block."""
+    problem, target = parse_problem(f"1048576 {dtype} prelu --slope 1 --slope-gradient".split(), "activation_bwd"), device(TARGET)
+    algorithm = next(a for a in dispatch.algorithms("activation_bwd") if a.name == "slope")
+    launch, *_ = algorithm.build(problem, target, None)
+    code = machine_code(launch.kernel, launch.signature, TARGET)
+    assert (wide(code, "LDG"), wide(code, "STG")) == (4, 2) and code.registers <= 64 and not code.divisions
+    assert bool(code.doubles) == (dtype == "f64")

@@ -191,3 +191,14 @@ def test_programs_are_registers(op, words, algo, arch):
     if algo != "naive":
         threads = launch.block[0]
         assert -(-code.registers // 8) * 8 * threads <= 65536 and accesses(code, "STG")[128] >= 1, variant.config
+
+
+@pytest.mark.parametrize("words, accesses_of, words_of", [("64x512x28x28 f16", 128, 4), ("16x256x56x56 bf16 relu running", 128, 4),
+                                                          ("8x64x14x14 f16 running", 64, 2), ("4x64x56x56 f32", 128, 4)])
+def test_held_channels(words, accesses_of, words_of):
+    """x is loaded by four accesses under way, kept, read twice more from shared memory, and written; in registers for two blocks."""
+    _, ((launch, code),) = launches("batch_norm_train_fwd", words, "held")
+    found = accesses(code, "LDG")
+    assert found[accesses_of] == 4 and accesses(code, "STG")[accesses_of] >= 1
+    assert code.count("STS") >= 4 * words_of and code.count("LDS") >= 2 * words_of
+    assert code.registers <= 48 and launch.dependent and launch.shared > 0

@@ -149,3 +149,13 @@ def test_whole_images_are_read_in_chunks(words, algo):
     assert set(found) == {128} and found[128] >= 4, "four loads in flight"
     assert code.registers <= 64
     check_arithmetic(code, words)
+
+
+@pytest.mark.parametrize("op, words", [("avg_pool_fwd", "32x512x13x13 bf16 13x13 s1 p6"), ("max_pool_fwd", "32x512x13x13 f16 5x5 s1 p2"),
+                                       ("max_pool_fwd", "32x512x13x13 f32 5x5 s1 p2 index"), ("avg_pool_fwd", "8x64x20x20 f64 5x5 s1 p2")])
+def test_planes_are_read_once(op, words):
+    """Eight elements in flight, results stored one by one, and every tap of a window from shared memory; four blocks a multiprocessor."""
+    code, launch, _ = assembled(op, words, "planes")
+    assert code.count("LDG") == 8 and code.count("STG") == 1 + ("index" in words) and code.count("BAR.SYNC") == 2
+    assert code.count("LDS") >= 2 and code.registers <= 64 and launch.block == (256, 1, 1)
+    check_arithmetic(code, words)

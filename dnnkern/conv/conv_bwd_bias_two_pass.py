@@ -2,8 +2,9 @@
 
 Channels last, dy is a matrix of pixels by channels. A block has `across` neighbouring groups of channels, and its other threads divide the
 rows. A thread reads 16 bytes of channels at a time (fewer where rows are not aligned) with an accumulator for each; the threads' sums are
-reduced through shared memory. Channels first, a block has one channel and its threads divide the pixels of all images, 16 bytes each; their
-sums are reduced by shuffles. Each thread has four loads in flight.
+reduced by shuffles where lanes of a warp share channels, then through shared memory. Pixels of fewer than 16 bytes without gaps are taken
+several at a time, as one with so many more channels, each with a partial sum of its own. Channels first, a block has one channel and its
+threads divide the pixels of all images, 16 bytes each; their sums are reduced by shuffles. Each thread has four loads in flight.
 
 Blocks beyond those that the channels need divide the rows or pixels further: the workspace has `splits` partial sums per channel, and a
 warp per channel adds them, in a fixed order. With one split there is no second launch. It loses to `naive` only where there is little to
@@ -21,6 +22,7 @@ from ..device.warp import reduce_sum
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import Cost, occupied
+from ..engine.fold import make_meeting
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 
@@ -43,18 +45,26 @@ class Config:
     across : int
         Groups of channels in a block, channels last; 0 channels first.
     splits : int
-        Partial sums a channel.
+        Partial sums a channel; with several pixels as one, of each of those.
+    pixels : int
+        Pixels that are read as one.
     """
     dtype: str
     output: str
     words: int
     across: int
     splits: int
+    pixels: int = 1
 
     @property
     def vector(self):
         """Elements of one load."""
         return max(1, 4 * self.words // ITEMSIZE[self.dtype])
+
+    @property
+    def parts(self):
+        """Partial sums of a channel."""
+        return self.splits * self.pixels
 
     @property
     def total(self):
@@ -91,9 +101,18 @@ def supports(problem):
     return None
 
 
+def _pixels(p, rows, stride):
+    """How many pixels of channels side by side are read as one, of 16 bytes."""
+    count = 16 // (p.k * p.dy.itemsize)
+    packed = stride == p.k and p.dy_strides[1] == 1 and p.dy.alignment >= 16
+    return count if packed and count * p.k * p.dy.itemsize == 16 and not rows % count else 1
+
+
 def _config(p, device):
-    _, stride, along = _matrix(p)
-    itemsize, row = p.dy.itemsize, p.k if along else p.pixel_dims[-1][0]
+    rows, stride, along = _matrix(p)
+    pixels = _pixels(p, rows, stride) if along else 1
+    channels, stride = p.k * pixels, stride * pixels
+    itemsize, row = p.dy.itemsize, channels if along else p.pixel_dims[-1][0]
     words = 0
     for wanted in (4, 2, 1) if itemsize < 8 else (4,):
         steps = (row, stride) if along else (row, stride, p.dy_strides[1])
@@ -103,29 +122,29 @@ def _config(p, device):
     vector = max(1, 4 * words // itemsize)
     blocks, across = p.k, 0
     if along:
-        groups = ceil_div(p.k, vector)
+        groups = ceil_div(channels, vector)
         across = min(32, 1 << (groups - 1).bit_length())
         blocks, height = ceil_div(groups, across), THREADS // across
-        most = ceil_div(p.pixels, height * FLIGHT * ROUNDS)
+        most = ceil_div(p.pixels // pixels, height * FLIGHT * ROUNDS)
     else:
         most = ceil_div(p.pixels, THREADS * vector * FLIGHT * ROUNDS)
-    return Config(p.dy.dtype, p.db.dtype, words, across, max(1, min(most, BLOCKS * device.sms // blocks)))
+    return Config(p.dy.dtype, p.db.dtype, words, across, max(1, min(most, BLOCKS * device.sms // blocks)), pixels)
 
 
 def workspace(problem, device, config):
     """The partial sums, where there are several a channel."""
     config = _config(problem, device)
-    return problem.k * config.splits * ITEMSIZE[config.total] if config.splits > 1 else 0
+    return problem.k * config.parts * ITEMSIZE[config.total] if config.parts > 1 else 0
 
 
 def estimate(problem, device, config):
     """Bytes, at a rate that narrow loads and few blocks lower; the least time of a block; launches."""
     config = _config(problem, device)
     narrow = {4: 1.0, 2: COST.words_2, 1: COST.words_1, 0: COST.wide if problem.dy.itemsize > 2 else COST.narrow}[config.words]
-    blocks = config.splits * (ceil_div(problem.k, config.vector * config.across) if config.across else problem.k)
+    blocks = config.splits * (ceil_div(problem.k * config.pixels, config.vector * config.across) if config.across else problem.k)
     memory = Cost(memory=problem.bytes / (COST.rate * narrow * device.bandwidth))
     return Cost(launch=COST.start, waves=ceil_div(blocks, BLOCKS * device.sms) * COST.block,
-                reduction=COST.sum_launch * (config.splits > 1)) + memory.slowed(idle=1 / occupied(blocks, COST.enough, device))
+                reduction=COST.sum_launch * (config.parts > 1)) + memory.slowed(idle=1 / occupied(blocks, COST.enough, device))
 
 
 @functools.cache
@@ -145,7 +164,7 @@ def _flight(config):
 @functools.cache
 def _store(config):
     """Store of a block's sum of channel k: the result, or partial sum `split`."""
-    narrow, PARTIAL = element(config.output).store, config.splits > 1
+    narrow, PARTIAL = element(config.output).store, config.parts > 1
 
     @device_function
     def store(db, stride, k, split, splits, value):
@@ -160,7 +179,9 @@ def _store(config):
 def rows_kernel(config):
     """Channels last: sums over the rows; `db` is the workspace where there are several splits."""
     ACROSS, VECTOR = config.across, config.vector
-    HEIGHT, WIDTH, SIZE = THREADS // ACROSS, config.across * config.vector, THREADS * config.vector
+    HEIGHT, WIDTH, PIXELS = THREADS // ACROSS, config.across * config.vector, config.pixels
+    OWN, SHIFT = VECTOR // PIXELS, (VECTOR // PIXELS).bit_length() - 1  # channels of a pixel, a power of two if there are several
+    gather, column, SIZE = make_meeting("add", config.total, ACROSS, THREADS, VECTOR)
     Total = f64 if config.total == "float64" else f32
     flight, consume = _flight(config)
     Buffer, LENGTH, fetch = flight.scalar, flight.length, flight.fetch
@@ -171,28 +192,31 @@ def rows_kernel(config):
         shared = cuda.shared.array(SIZE, Total)
         buffer = cuda.local.array(LENGTH, Buffer)
         some, sums = cuda.local.array(VECTOR, Total), cuda.local.array(VECTOR, Total)
-        split, column = divide_remainder(cuda.blockIdx.x, columns)
+        split, group = divide_remainder(cuda.blockIdx.x, columns)
         tx, ty = cuda.threadIdx.x % ACROSS, cuda.threadIdx.x // ACROSS
-        first = column * WIDTH
+        first = group * WIDTH
         channel = first + tx * VECTOR
         inside = channel < channels
         for v in range(VECTOR):
             sums[v] = Total(0)
-        for row in range(i64(split * HEIGHT + ty), i64(rows), i64(FLIGHT * HEIGHT * splits)):
+        row = i64(split * HEIGHT + ty)
+        while row < rows:  # a range would divide 64-bit numbers
             for u in range(FLIGHT):
                 r = row + u * HEIGHT * splits
                 fetch(buffer, u, dy, r * row_stride + channel, inside and r < rows)
             for u in range(FLIGHT):
                 consume(sums, some, buffer, u)
-        for v in range(VECTOR):
-            shared[ty * WIDTH + tx * VECTOR + v] = sums[v]
+            row = row + FLIGHT * HEIGHT * splits
+        gather(shared, shared, sums, sums)
         cuda.syncthreads()
         for c in range(cuda.threadIdx.x, WIDTH, THREADS):
-            if first + c < channels:
-                total = Total(0)
-                for y in range(HEIGHT):
-                    total = Total(total + shared[y * WIDTH + c])
-                store(db, stride, first + c, split, splits, total)
+            k = first + c
+            if k < channels:
+                total = column(shared, shared, c)[0]
+                if PIXELS > 1:
+                    store(db, stride, k & (OWN - 1), split * PIXELS + (k >> SHIFT), splits * PIXELS, total)
+                else:
+                    store(db, stride, k, split, splits, total)
     return conv_bwd_bias_rows
 
 
@@ -256,20 +280,21 @@ def build(problem, device, config):
     rows, row_stride, along = _matrix(p)
     pointer, stride = Argument(element(p.db.dtype).pointer, "db"), p.db.strides[0]
     partial = Argument(f"{config.total}*", "workspace")
-    target = partial if config.splits > 1 else pointer
+    target = partial if config.parts > 1 else pointer
     dy, splits = Argument(element(p.dy.dtype).pointer, "dy"), Argument("int32", config.splits)
     if along:
-        columns = ceil_div(p.k, config.vector * config.across)
-        arguments = (dy, target, Argument("int32", rows), Argument("int32", p.k), Argument("int64", row_stride), Argument("int64", stride),
-                     Argument(Divisor, divisor(columns)), splits)
+        channels, rows, row_stride = p.k * config.pixels, rows // config.pixels, row_stride * config.pixels
+        columns = ceil_div(channels, config.vector * config.across)
+        arguments = (dy, target, Argument("int32", rows), Argument("int32", channels), Argument("int64", row_stride),
+                     Argument("int64", stride), Argument(Divisor, divisor(columns)), splits)
         launches = [Launch(rows_kernel(config.compiled), (columns * config.splits, 1, 1), (THREADS, 1, 1), arguments)]
     else:
         plane = p.pixel_dims[-1][0] // config.vector
         arguments = (dy, target, Argument("int32", rows * plane), Argument(Divisor, divisor(plane)), Argument("int64", row_stride),
                      Argument("int64", p.dy_strides[1]), Argument("int64", stride), Argument(Divisor, divisor(p.k)), splits)
         launches = [Launch(planes_kernel(config.compiled), (p.k * config.splits, 1, 1), (THREADS, 1, 1), arguments)]
-    if config.splits > 1:
-        arguments = partial, pointer, Argument("int32", p.k), Argument("int64", stride), splits
+    if config.parts > 1:
+        arguments = partial, pointer, Argument("int32", p.k), Argument("int64", stride), Argument("int32", config.parts)
         launches.append(Launch(sum_kernel(p.db.dtype, config.total), (ceil_div(p.k, THREADS // 32), 1, 1), (THREADS, 1, 1),
                                arguments))
     return tuple(launches)

@@ -10,6 +10,7 @@ ex2              2**x, relative error 2**-22
 lg2              log2(x), absolute error 2**-22 for x in (0.5, 2), relative 2**-22 elsewhere
 rcp              1/x, 1 ulp; zero where the result is subnormal
 rsqrt            1/sqrt(x), relative error 2**-22.9
+rsqrt_wide       1/sqrt(x), relative error 2**-22.9, of subnormals too; what CUDA C++ calls rsqrtf
 sqrt_fast        sqrt(x), relative error 2**-23
 tanh_fast        tanh(x), relative error 2**-11
 sin_fast         sin(x), cos(x), absolute error 2**-20.5 for \\|x\\| <= 2*pi, growing beyond
@@ -188,6 +189,8 @@ ex2 = _single("ex2.approx.ftz.f32 $0, $1;", _power_of_two)
 lg2 = _single("lg2.approx.ftz.f32 $0, $1;", _numpy("log2"))
 rcp = _single("rcp.approx.ftz.f32 $0, $1;", _numpy("reciprocal"))
 rsqrt = _single("rsqrt.approx.ftz.f32 $0, $1;", lambda x: 1 / _numpy("sqrt")(x))
+rsqrt_wide = instruction("rsqrt.approx.f32 $0, $1;", ("float32",), ("float32",), pure=True,
+                         twin=_exact(lambda x: 1 / np.sqrt(x)) if SIMULATED else None)
 sqrt_fast = _single("sqrt.approx.ftz.f32 $0, $1;", _numpy("sqrt"))
 tanh_fast = _single("tanh.approx.f32 $0, $1;", _numpy("tanh"))
 sin_fast = _single("sin.approx.ftz.f32 $0, $1;", _numpy("sin"))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from . import device_function, f32, f64, i32, wrapping
 from .activation import MODES, Activation, activation_function, activation_gradient
-from .fastmath import atan2, ceil, cos, erf, exp, fabs, floor, fma, fmod, log, maximum, minimum, pow, sin, sqrt, tan
+from .fastmath import atan2, ceil, cos, erf, exp, fabs, floor, fma, fmod, log, maximum, minimum, pow, rsqrt_wide, sin, sqrt, tan
 from .index import quotient
 
 TYPES = {"float32": f32, "float64": f64, "int32": i32}
@@ -218,6 +218,9 @@ def _unary(T, mode):
     elif mode == "neg":
         def apply(x, b, c):
             return -x
+    elif mode == "rsqrt" and T is f32:
+        def apply(x, b, c):
+            return rsqrt_wide(x)
     elif mode == "rsqrt":
         def apply(x, b, c):
             return T(1) / sqrt(x)

@@ -15,7 +15,7 @@ from ..device.unroll import unrolled
 from ..device.vec import advance, pin
 from ..dispatch import Algorithm
 from ..engine.constants import constants
-from ..engine.cost import LAUNCH, contend, flight_rate, issue_seconds, memory_seconds, overlap, tail
+from ..engine.cost import LAUNCH, contend, flight_rate, issue_seconds, memory_seconds, tail
 from ..engine.form import WIDE, Dim, Form, Operand
 from ..engine.lanes import Chunks, make_chunks, make_lead, rows_refusal
 from ..engine.vectors import word_of
@@ -191,11 +191,12 @@ def estimate(problem, device, config):
     each = element_instructions(problem.program, config.keeps) + COST.access / config.chunks.elements * config.arrays
     each *= slower
     issue = issue_seconds(forms.count * config.threads, COST.thread * passes + elements * each, device)
-    work = overlap(memory=slower * memory_seconds(problem.bytes, device) / flight_rate(flight, COST.in_flight), issue=issue)
-    work = work.slowed(tail=tail(grid, resident, device))
+    work = contend(COST.power_issue, memory=slower * memory_seconds(problem.bytes, device) / flight_rate(flight, COST.in_flight),
+                   issue=issue).slowed(tail=tail(grid, resident, device))
     wait = COST.alone + COST.level * passes + COST.element * elements + COST.block * (config.threads > 32) * config.threads
-    resident = max(resident, COST.threads // config.block)  # at least so many, as it has been measured
-    return LAUNCH + contend(COST.power, work, waits=wait * max(1.0, grid / (device.sms * resident)))
+    # alone on its multiprocessor, a block moves nothing while it waits
+    alone = max(1, min(2048 // config.block, int(65536 / (COST.registers * config.registers * config.block))))
+    return LAUNCH + contend(COST.power, work, waits=wait * max(1.0, grid / (device.sms * alone)) + float(work) / alone)
 
 
 # ---- the kernel

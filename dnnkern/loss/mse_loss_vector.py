@@ -15,7 +15,7 @@ from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..engine.ahead import make_follow
 from ..engine.constants import constants
-from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, narrow_rate, occupied, overlap, tail
+from ..engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, narrow_rate, occupied, overlap, tail
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ._totals import fold_bytes, fold_launches
@@ -77,8 +77,10 @@ def estimate(problem, device, config):
     blocks = _blocks(problem, device, config)
     rate = narrow_rate(16 if config.words else 0, problem.x.itemsize) * (1.0 if config.count == 4 or not _added(problem) else COST.few)
     work = overlap(memory=memory_seconds(problem.bytes, device) / rate, issue=issue_seconds(problem.x.size, COST.element, device))
-    return LAUNCH * (1 + _added(problem)) + work.slowed(idle=1 / occupied(blocks * THREADS, COST.enough, device),
-                                                        tail=1 if _added(problem) else tail(blocks, COST.blocks, device))
+    late = Cost(waves=0.0 if _added(problem) else COST.access * config.count)  # a thread's accesses come one after another
+    work = work.slowed(idle=1 / occupied(blocks * THREADS, COST.enough, device),
+                       tail=1 if _added(problem) else tail(blocks, COST.blocks, device))
+    return LAUNCH * (1 + _added(problem)) + late + work
 
 
 @functools.cache

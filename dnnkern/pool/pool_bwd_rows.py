@@ -21,7 +21,7 @@ from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..engine.ahead import make_follow
 from ..engine.constants import constants
-from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, tail
+from ..engine.cost import LAUNCH, SECTOR, contend, issue_seconds, memory_seconds, overlap, tail
 from ..host.launch import Argument, Launch
 from ._chunks import arguments, blocks, is_wide, make_coordinates, numbers_refusal, offset, rows_refusal
 from ._index import WORDS, make_index_reader
@@ -163,7 +163,8 @@ def _extents(problem, config):
 
 
 def estimate(problem, device, config):
-    """Instructions of groups of outputs, and of each pair of a pixel and an output. Overlapped times show in part."""
+    """Instructions of groups of outputs, and of each pair of a pixel and an output. Overlapped times show in part. Narrow stores of a row
+    of several leave sectors that others fill: the more of them, the farther the pixels of two threads are apart."""
     units = problem.n * problem.c * math.prod(_extents(problem, config))
     rows = outputs_covering(problem, 0, 1) * (config.down if config.height else outputs_covering(problem, 1, config.rows))
     pairs = ceil_div(config.pixels * config.taps, config.stride) * (config.height.pairs if config.height else rows * config.rows)
@@ -174,6 +175,11 @@ def estimate(problem, device, config):
     loaded = rows * config.vectors * max(8, config.outputs * (problem.x.itemsize + 4 * WORDS.get(config.index, 0)))
     work = overlap(exposed=COST.exposed, issue=issue_seconds(units, each, device), memory=memory_seconds(problem.bytes, device),
                    l1=units * loaded / (COST.l1 * device.sms * device.clock_hz))
+    stores, nbytes = ceil_div(config.pixels, max(1, 4 * config.x_words // problem.x.itemsize)), config.pixels * problem.x.itemsize
+    if stores > 1 and config.x_words < 2:
+        apart = nbytes * (config.rows if problem.image[2] <= config.pixels else 1)
+        pieces = units * config.rows * stores * min(1.0, apart / SECTOR)
+        work = contend(4, work, memory=pieces * (COST.piece if config.rows > 1 else COST.piece_of_one))
     return LAUNCH + work.slowed(tail=tail(ceil_div(units, THREADS), config.blocks, device))
 
 

@@ -99,9 +99,8 @@ def estimate(problem, device, config):
     blocks, pixels = _blocks(problem, config), math.prod(problem.image)
     turns = ceil_div(pixels * config.lanes, THREADS * LOADS) * LOADS
     each = COST.thread + turns * (COST.load + config.channels * (COST.element_index if config.index else COST.element))
-    used = problem.c / (ceil_div(problem.c // config.channels, config.lanes) * config.lanes * config.channels)
     work = overlap(exposed=COST.exposed, issue=issue_seconds(blocks * THREADS, each, device), memory=memory_seconds(problem.bytes, device))
-    return LAUNCH + work.slowed(idle=1 / occupied(blocks * used, COST.enough, device), tail=tail(blocks, COST.blocks, device))
+    return LAUNCH + work.slowed(idle=1 / occupied(blocks, COST.enough, device), tail=tail(blocks, COST.blocks, device))
 
 
 @device_function

@@ -1,7 +1,8 @@
 """Which ways of reading are worth trying for a problem, and what they should take: the estimates of this family."""
 from ..device.index import ceil_div
 from ..engine.constants import constants
-from ..engine.cost import LAUNCH, Cost, memory_seconds, overlap, sector_waste
+from ..engine.cost import LAUNCH, Cost, contend, issue_seconds, memory_seconds, overlap, sector_waste
+from ..engine.fold import IGNORES_ZEROS
 from ._columns import Columns, columns_refusal, words_of
 from ._rows import FLIGHT, FLIGHT_OF_ELEMENTS, WIDTHS, Rows, loads_of, per_load, rows_refusal
 from ._stages import THREADS, finish_across, finish_threads, workspace_bytes
@@ -67,6 +68,7 @@ def seconds(problem, device, way):
         threads, waste = THREADS, sector_waste(columns * problem.x.itemsize, min(16, columns * problem.x.itemsize))
         used = groups / (ceil_div(groups, way.across) * way.across) * min(1.0, form.length / (way.splits * height))
         end, more = COST.halving * min(8, height), 0.0
+        rate = rate if way.words else COST.columns
     else:
         blocks = ceil_div(form.outputs, way.threads // way.width) * way.splits
         walk = ceil_div(max(1, form.length // vector), way.width * way.splits)
@@ -92,9 +94,31 @@ def seconds(problem, device, way):
     # blocks of one wave wait together; what they wait, and their ends, is hidden by what other waves of rows load
     waits = ceil_div(walk, flight) * COST.latency
     hidden = waves - 1 if isinstance(way, Rows) else 0
-    cost = LAUNCH + Cost(waves=(waves - hidden) * end + more) + overlap(moved, waits=waits + hidden * (end + COST.loaded * waits))
+    work = issue_seconds(blocks * threads, _thread_instructions(problem, way, walk, flight, vector), device)
+    begun = COST.block * blocks / device.sms
+    if isinstance(way, Rows):
+        busiest = overlap(contend(COST.power_rows, moved, issue=max(work, begun)), waits=waits + hidden * (end + COST.loaded * waits))
+    else:                                                   # blocks wait in step, flight after flight, wave after wave
+        turn = COST.turn + COST.turn_load * flight * max(1, way.words / 2)
+        busiest = contend(COST.power_columns, moved, issue=max(work, begun), waits=waves * ceil_div(walk, flight) * turn)
+    cost = LAUNCH + Cost(waves=(waves - hidden) * end + more) + busiest
     if way.splits > 1:
         loads = ceil_div(way.splits * finish_across(form.outputs), finish_threads(form.outputs, way.splits))
         cost += LAUNCH + Cost(reduction=memory_seconds(4 * workspace_bytes(problem, way.splits), device)
                               + COST.latency * (1 + ceil_div(loads, FLIGHT)))
     return cost
+
+
+def _thread_instructions(problem, way, walk, flight, vector):
+    """Of a thread: loads and what becomes of their elements, masked or not loaded at all at the end of a walk, as the mode has it; then
+    its states become one, and that of a row, or of each column."""
+    fold = problem.fold
+    element, merge = COST.element.get(fold, COST.element["add"]), COST.merge.get(fold, COST.merge["add"])
+    loads = flight * ceil_div(walk, flight) if fold in IGNORES_ZEROS else walk
+    if isinstance(way, Columns):
+        height = THREADS // way.across
+        merges = vector * (max(0, 5 - (way.across.bit_length() - 1)) + way.across * min(height, 8) / THREADS)
+    else:
+        states = 1 if fold == "logsumexp" else vector
+        merges = states - 1 + way.width.bit_length() - 1 + COST.ragged_merges * way.ragged
+    return COST.thread + COST.ragged * getattr(way, "ragged", False) + loads * (COST.access + vector * element) + merge * merges

@@ -145,8 +145,8 @@ def estimate(problem, device, config):
     rate = flight_rate(config.registers * config.vector_bytes * (config.arrays - 1), COST.in_flight)
     share = occupied(blocks * config.threads, COST.enough, device)
     merges = blocks * config.threads * config.height * (config.vector_bytes // itemsize) * (config.height > 1)
-    each = COST.element if config.arrays == 2 else COST.element_bwd
-    issue = issue_seconds((problem.outputs[0].size * idle * each + COST.merge * merges) / share, 1, device)
+    each, merge = (COST.element, COST.merge) if config.arrays == 2 else (COST.element_bwd, COST.merge_bwd)
+    issue = issue_seconds((problem.outputs[0].size * idle * each + merge * merges) / share, 1, device)
     work = overlap(memory=memory_seconds(nbytes, device) / (rate * share), issue=issue)
     return LAUNCH + work.slowed(tail=tail(blocks, COST.blocks, device))
 

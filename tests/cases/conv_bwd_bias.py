@@ -101,6 +101,11 @@ def _cases():
         case("misaligned-nhwc-3x24x4x4", (3, 24, 4, 4), dtype, layout="NHWC", lay={"dy": {"misaligned": 1}, "db": {"misaligned": 3}})
         case("long-nhwc-1x3x40x41", (1, 3, 40, 41), dtype, layout="NHWC")
         case("long-1x2x37x41", (1, 2, 37, 41), dtype)
+    for dtype, k in (("float16", 1), ("bfloat16", 2), ("float16", 4), ("float32", 1), ("float32", 2), ("float64", 1)):
+        case(f"pixels-nhwc-3x{k}x20x18", (3, k, 20, 18), dtype, layout="NHWC")
+    case("pixels-nhwc-1x2x7x5", (1, 2, 7, 5), "bfloat16", layout="NHWC")
+    case("pixels-nhwc-misaligned-2x2x8x8", (2, 2, 8, 8), "float16", layout="NHWC", lay={"dy": {"misaligned": 1}})
+    case("pixels-nhwc-splits-2x2x100x84", (2, 2, 100, 84), "bfloat16", layout="NHWC")
     case("long-nhwc-2x5x30x31", (2, 5, 30, 31), "float16", layout="NHWC")
     for size in ((1, 1, 1), (3, 33, 5), (2, 4, 3, 4, 5), (1, 130, 2, 2), (31, 3, 3, 3), (1, 257, 1), (64, 2, 8)):
         for layout in ("NCHW", "NHWC"):

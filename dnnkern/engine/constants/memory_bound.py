@@ -32,6 +32,10 @@ row("act/vector", h200("h200-act.jsonl"),
     "s that each chunk of a block takes beside its bytes; times as long for each chunk more; blocks of a multiprocessor",
     chunk=2e-7, slower_chunk=0.005, blocks=8)
 
+row("act/slope", GUESSED,
+    "blocks of a multiprocessor; times as long as its bytes, since it is not measured",
+    blocks=4, cautious=1.5)
+
 # ---- fused
 
 row("fused/program", h200("h200-fused-pointwise.jsonl"),
@@ -48,9 +52,10 @@ row("fused/rows", h200("h200-fused-pointwise.jsonl"),
 
 row("fused/reduction_rows", GUESSED,
     "instructions of an access, of a thread for each level; times as long with rows that begin or end off a chunk; bytes in flight that "
-    "memory's rate takes; s of a block: at least, for each level, for each element of a thread, for each thread; threads of a "
-    "multiprocessor, at least: 65536 rows of 4096, h100-graph-reduction.jsonl; exponent of the norm",
-    access=6, thread=40, parts=1.1, in_flight=32e3, alone=0.8e-6, level=0.2e-6, element=30e-9, block=0.2e-9, threads=1024, power=12)
+    "memory's rate takes; s of a block: at least, for each level, for each element of a thread, for each thread; registers "
+    "over those counted; exponents of the norms (h100-record.jsonl.gz)",
+    access=6, thread=80, parts=1.1, in_flight=32e3, alone=0.8e-6, level=0.2e-6, element=30e-9, block=0.2e-9, registers=0.75, power=12,
+    power_issue=4)
 row("fused/reduction_split", GUESSED,
     "instructions of an access; bytes in flight that memory's rate takes; s of a launch beside its work; times as long as its bytes, "
     "between one level, and one with results of elements after it",
@@ -86,8 +91,8 @@ row("pool/naive", GUESSED,
 row("pool/fwd_channels", h200("h200-bandwidth.md"),
     "instructions of a thread, a tap, its channels without and with an index; bytes a clock of the L1; threads of a multiprocessor that "
     "are enough; share of overlapped times that shows; s of a tap where one thread has a million; s that a thread for one output takes "
-    "beside what is counted (h100-weak-spots-band.jsonl)", ("exposed", "enough"), elements=5e-7,
-    thread=80, tap=6, channel=2, channel_index=4, l1=100, enough=512, least_share=1e-3, exposed=0.5, blocks=4, tap_alone=40e-9)
+    "beside what is counted (h100-weak-spots-band.jsonl, h100-record.jsonl.gz)", ("exposed", "enough"), elements=5e-7,
+    thread=83, tap=19.4, channel=0.43, channel_index=1.5, l1=471, enough=512, least_share=1e-3, exposed=0.5, blocks=4, tap_alone=40e-9)
 row("pool/fwd_rows", h200("h200-bandwidth.md"),
     "instructions of a thread, a load, a tap of an output without and with an index, an output; outputs of ragged rows, times; bytes a "
     "clock of the L1; threads that are enough; share that shows", ("exposed", "enough"),
@@ -100,19 +105,25 @@ row("pool/fwd_global_channels", h200("h200-bandwidth.md"),
     "instructions of a thread, a load, an element without and with an index; blocks that are enough; share that shows",
     ("exposed", "enough"),
     thread=600, load=10, element=2, element_index=5, enough=2, exposed=0.5, blocks=3)
+row("pool/fwd_planes", COUNTED,
+    "instructions of an element's load, of a window along a row and along a column, of a tap without and with an index; blocks of a "
+    "multiprocessor; share of overlapped times that shows; s that a block waits; times as long, since it is not measured",
+    ("exposed", "wait", "cautious"),
+    load=14, row=45, column=75, tap=4.5, tap_index=9, blocks=4, exposed=0.5, wait=3e-6, cautious=1.5)
 row("pool/bwd_channels", h200("h200-bandwidth.md"),
     "instructions of a thread of a maximum and of an average, a pixel, an output, for each channel and pixel of a maximum and of an "
     "average; bytes a clock of the L1; share that shows; instructions of the divisor of an adaptive average's output, and how much longer "
-    "the last wave of them makes a grid at most", ("exposed", "most_tail"),
-    maximum=120, average=220, pixel=8, output=12, maximum_pixel=2, average_pixel=1, l1=100, exposed=0.5, blocks=3,
-    adaptive_average=100, most_tail=1.5)
+    "the last wave of them makes a grid at most (h100-record.jsonl.gz)", ("exposed", "most_tail"),
+    maximum=280, average=286, pixel=6.3, output=33.3, maximum_pixel=1.06, average_pixel=0.67, l1=180, exposed=0.5, blocks=3,
+    adaptive_average=75, most_tail=1.5)
 row("pool/bwd_patches", COUNTED,
     "instructions of a thread of a maximum and of an average, a pixel, an output, of each channel of a pair of pixel and output of a "
     "maximum and of an average; bytes a clock of the L1; share that shows",
     maximum=60, average=120, pixel=6, output=10, maximum_pair=3, average_pair=1, l1=100, exposed=0.4)
 row("pool/bwd_rows", h200("h200-bandwidth.md"),
     "instructions of a thread, a group, a pair of pixel and output of a maximum and of an average, a pixel; pixels of ragged rows, times; "
-    "bytes a clock of the L1; share that shows", ("exposed",),
+    "bytes a clock of the L1; share that shows; s of a sector that a narrow store fills in part, of two rows of pixels and of one "
+    "(h100-record.jsonl.gz)", ("exposed",), piece=1.05e-11, piece_of_one=4.5e-12,
     thread=150, group=10, maximum=3, average=2, pixel=3, ragged=3, l1=100, exposed=0.5)
 
 # ---- reduce
@@ -123,7 +134,14 @@ row("reduce/naive", GUESSED,
 row("reduce/ways", h200("h200-reduce.jsonl"),
     "share of memory's rate with accesses of 8, 4 bytes, of wide and narrow elements; s that a flight of loads takes; bytes in flight "
     "that memory's rate takes; tail of one wave; s of the end of columns for each halving, of rows of a warp and of more, of a load; "
-    "times as long that a flight takes beside others; bytes fetched over wanted with short rows, strided by 4, 8, other bytes",
+    "times as long that a flight takes beside others; bytes fetched over wanted with short rows, strided by 4, 8, other bytes; "
+    "instructions of a thread, of a load, of an element and of two states that become one by mode, and with unaligned rows, where they "
+    "are merges too; s that a multiprocessor takes to begin a block; exponents of the norms; "
+    "share of memory's rate of columns by single elements; s of a flight of loads of theirs, and of each load of it "
+    "(h100-record.jsonl.gz)", columns=0.95, turn=6.6e-7, turn_load=9e-8,
+    thread=120, access=8, ragged=60, ragged_merges=8, block=1.6e-7, power_rows=4, power_columns=2.3,
+    element={"add": 1.5, "min": 3, "max": 3, "amax": 2, "mul_no_zeros": 4.4, "norm2": 8, "logsumexp": 9, "argmin": 5, "argmax": 5},
+    merge={"add": 2, "min": 5, "max": 5, "norm2": 7, "logsumexp": 17, "argmin": 27, "argmax": 27},
     words_2=0.9, words_1=0.7, wide=0.7, narrow=0.4, latency=8e-7, in_flight=32 << 10, tail=0.03, halving=5e-8, end_block=4e-7,
     end_warp=1e-7, load=2e-8, loaded=1.6, short_rows=1.6, short_rows_bit=0.2, strided_4=8.0, strided_8=4.0, strided=16.0, least_share=1e-3)
 
@@ -146,8 +164,8 @@ row("softmax/waits_bwd", h200("h200-softmax-bwd-rows.jsonl"),
     alone=1.0e-6, element=50e-9, thread=0.0, block=0.08e-6, cluster_element=60e-9)
 row("softmax/columns", h200("h200-bandwidth.md"),
     "times that what does not fit is read; bytes in flight of a thread that memory's rate takes; instructions of an element forward, "
-    "backward, of a merge; threads that are enough", ("enough", "merge"),
-    again=1.6, in_flight=32, element=14, element_bwd=7, merge=4, enough=512, blocks=4)
+    "backward, of a merge forward (h100-record.jsonl.gz), backward; threads that are enough", ("enough", "merge_bwd"),
+    again=1.6, in_flight=32, element=14, element_bwd=7, merge=22, merge_bwd=4, enough=512, blocks=4)
 row("softmax/naive", GUESSED,
     "instructions of an element; s that it waits; threads of a multiprocessor",
     element=20, wait=100e-9, resident=1024)
@@ -166,8 +184,10 @@ row("norm/forward", h200("h200-layer-norm-fwd.jsonl"),
     "with RMS norm, with weights that are loaded alone; bytes in flight that memory's rate takes; share of it with weights loaded alone; "
     "times as long for each unit beyond four of a warp, and for each of a thread below three (h100-weak-spots-band.jsonl); exponent of the "
     "norm; threads that are enough; times as long with a program and one block a multiprocessor: 2048x8192 with an addition, an H100 "
-    "(h100-graph-norm.jsonl)", ("enough", "power"), lonely=1.4,
-    alone=1.3e-6, unit=0.78e-6, cluster=2e-6, block=0.1e-6, rms=0.85, single_wait=2.0, in_flight=32e3, single=0.5, beyond=1.02, few=1.012,
+    "(h100-graph-norm.jsonl); instructions of a thread of a block, with unaligned rows more, of 16 bytes, of an element, more with "
+    "weights loaded alone, times with RMS norm; exponent of their norm (h100-record.jsonl.gz)", ("enough", "power"), lonely=1.4,
+    thread=282, edges=230, vector=30, element=12, single_weight=19, rms_issue=0.55, power_issue=6,
+    alone=1.3e-6, unit=0.78e-6, cluster=2e-6, block=0.1e-6, rms=0.85, single_wait=2.0, in_flight=32e3, single=0.95, beyond=1.02, few=1.012,
     power=12, enough=512)
 row("norm/backward", h200("h200-layer-norm-bwd.jsonl"),
     "instructions of an element of 32 and of 16 bits, more if not kept, more of narrow accesses, of a row of a thread, of a cluster's "
@@ -199,15 +219,19 @@ row("norm/columns", h200("h200-batch-norm.jsonl"),
     "share of memory's rate with accesses of 8, 4 bytes, of single elements for every two bytes, of the second pass, of the sums', above 1 "
     "as the L2 has a part; blocks of a multiprocessor that are enough; s between launches", ("between", "enough"),
     words_2=0.9, words_1=0.7, element=0.2, rate=1.22, sums_rate=1.36, enough=2, between=2e-6, blocks=8)
-row("norm/resident", h100("h100-weak-spots-conv.jsonl"),
+row("norm/resident", h100("h100-record.jsonl.gz"),
     "s of a launch and its ends; share of memory's rate, reading and writing, and of rows of 64 and 32 bytes; times as long for such to be "
     "read again; times a multiprocessor's share of it that one reaches, and that the L2 delivers; s of an exchange of sums, times as long "
     "between blocks, of each further one, of the first chunks; s of the launch that clears counters",
-    start=3e-6, read=0.8, write=0.8, bytes_64=1.0, bytes_32=0.88, again_64=1.2, again_32=1.6, most=1.3, l2=0.6, exchange=1e-6,
-    cluster=2.0, block=0.1e-6, chunk=0.5e-6, counters=0.3e-6)
+    start=2e-6, read=0.64, write=0.61, bytes_64=1.0, bytes_32=0.8, again_64=1.0, again_32=1.54, most=2.2, l2=1.2, exchange=0.66e-6,
+    cluster=2.0, block=0.33e-6, chunk=0.32e-6, counters=0.1e-6)
+row("norm/held", GUESSED,
+    "instructions of an element, of an access; s that a block waits; times a multiprocessor's share of memory's rate that one reaches; "
+    "times as long, since it is not measured",
+    element=14, access=60, wait=3e-6, most=2.0, cautious=2.7)
 row("norm/planes", h200("h200-batch-norm.jsonl"),
     "bytes in flight that memory's rate takes; share of it with unaligned rows, of the second pass, of the sums'; threads that are "
-    "enough; s between launches", ("between", "enough"),
+    "enough; s between launches; s of a statistic that is merged (h100-record.jsonl.gz)", ("between", "enough"), statistic=3.6e-10,
     in_flight=64e3, heads=0.9, rate=0.95, sums_rate=0.9, enough=512, between=2e-6, blocks=4)
 row("norm/group", h200("h200-group-norm.jsonl"),
     "bytes in flight that memory's rate takes; share of it of blocks for several groups, of one block a multiprocessor, of all; threads "
@@ -268,8 +292,9 @@ row("loss/mse_naive", GUESSED,
     "division; s of the second launch's block",
     spread=16, rate=0.5, element=30, dimension=90, block=2e-6)
 row("loss/mse_vector", h200("h200-training.md"),
-    "share of memory's rate with few loads of a thread; threads that are enough; instructions of an element", ("enough", "element"),
-    few=0.95, enough=512, element=8, blocks=8)
+    "share of memory's rate with few loads of a thread; threads that are enough; instructions of an element; s of an access to one array, "
+    "backward (h100-record.jsonl.gz)", ("enough", "element"),
+    access=1e-7, few=0.95, enough=512, element=8, blocks=8)
 
 # ---- embedding
 

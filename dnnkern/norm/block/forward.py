@@ -27,7 +27,7 @@ from ...device.rows import LIMIT, Dim, RowForm, make_row, make_row_offsets, row_
 from ...device.vec import advance, pin, shared_address
 from ...engine.ahead import make_wait
 from ...engine.constants import constants
-from ...engine.cost import LAUNCH, Cost, contend, flight_rate, memory_seconds, narrow_rate, occupied, tail
+from ...engine.cost import LAUNCH, Cost, contend, flight_rate, issue_seconds, memory_seconds, narrow_rate, occupied, tail
 from ...engine.row_program import make_functions, make_row_operands
 from ...host.launch import Argument, Launch
 from .._moments import make_block_pool, make_inverses, make_join, make_merge, make_pool
@@ -125,7 +125,11 @@ def seconds(problem, device, config):
     wait *= (1.0 if config.layer else COST.rms) * (COST.single_wait if config.has_single_weights else 1.0)
     if problem.program is not None and blocks == 1:
         moved = moved.slowed(lonely=COST.lonely)
-    return LAUNCH + contend(COST.power, moved, waits=wait * max(1.0, grid / (device.sms * blocks)))
+    each = COST.thread + COST.edges * config.unaligned + vectors * COST.vector
+    each += (config.registers + config.shared) * config.rows * config.layout.elements * (
+        COST.element + COST.single_weight * config.has_single_weights)
+    work = issue_seconds(grid * config.threads, each * (1.0 if config.layer else COST.rms_issue), device)
+    return LAUNCH + contend(COST.power_issue, contend(COST.power, moved, waits=wait * max(1.0, grid / (device.sms * blocks))), issue=work)
 
 
 def make_merge_row(config, Real):

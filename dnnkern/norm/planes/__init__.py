@@ -107,7 +107,7 @@ def estimate(problem, device, config):
         return cost + LAUNCH * (problem.op == APPLY)
     merged = items_of(problem, config)
     memory = Cost(memory=memory_seconds(2 * merged.bytes + arrays * problem.x.nbytes, device) / (COST.sums_rate * rate))
-    return cost + 2 * LAUNCH + Cost(launch=COST.between) + memory.slowed(idle=1 / share)
+    return cost + 2 * LAUNCH + Cost(launch=COST.between, reduction=COST.statistic * merged.statistics) + memory.slowed(idle=1 / share)
 
 
 def _extents(problem, config):
