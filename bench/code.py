@@ -1,4 +1,4 @@
-"""What a row measured, as one text: kernels, as they are written, and how they are launched.
+"""What a row measured, as one text: kernels, as they are written, and how they are launched, with which arguments.
 
 Rows keep it, and pages compare it with what this checkout would launch for the same problem on the same device: a row of other
 kernels, or of another choice, is stale. It depends on no version of Python and on no compiler, and no comment, docstring or line number is
@@ -8,7 +8,10 @@ import ast
 import dataclasses
 import functools
 import hashlib
+import numbers
 from pathlib import Path
+
+import numpy as np
 
 from dnnkern import dispatch
 from dnnkern._parser import Parser, family_words
@@ -68,11 +71,24 @@ def of(algorithm, problem, device) -> str | None:
     """What an algorithm, bound to a configuration, launches for a problem; None where a kernel is written as a program runs, in no file."""
     written = _Written()
     try:
-        launches = [(written.of(k.kernel), ",".join(map(type_text, k.signature)), k.grid, k.block, k.shared, k.cluster)
-                    for k in algorithm.build(problem, device, algorithm.config)]
+        launches = [(written.of(k.kernel), ",".join(map(type_text, k.signature)), k.grid, k.block, k.shared, k.cluster,
+                     [_plain(a) for a in k.arguments]) for k in algorithm.build(problem, device, algorithm.config)]
     except (KeyError, OSError):
         return None
     return _hash(_compiler(), *launches)
+
+
+def _plain(value):
+    """An argument as text, sizes, strides and places in the workspace too; the same with each version of NumPy."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        value = value.tolist()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [_plain(getattr(value, field.name)) for field in dataclasses.fields(value)]
+    if isinstance(value, (tuple, list)):
+        return [*map(_plain, value)]
+    if isinstance(value, numbers.Number):
+        return int(value) if value == value and abs(value) < 2 ** 63 and value == int(value) else repr(complex(value))
+    return value.__qualname__ if isinstance(value, type) else str(value)
 
 
 def device_of(machine):

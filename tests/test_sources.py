@@ -87,7 +87,7 @@ def test_no_module_imports_itself():
 
 # What a reader of a kernel has to hold in mind (readable.py, docs/notes/readable.md): lower a number where a change makes it fall; new
 # kernels may bring casts, up to the 2,000 of that page.
-MOST = {"casts": 1671, "subscripts": 28, "captured": 39, "files": 6, "private": 0, "lines": 500}
+MOST = {"casts": 1695, "subscripts": 28, "captured": 39, "files": 6, "private": 0, "lines": 500}
 
 
 @pytest.fixture(scope="module")

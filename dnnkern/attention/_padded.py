@@ -97,14 +97,14 @@ def cautious(cost):
 
 def with_copies(problem, device, begin, launches):
     """The launches that copy to the workspace from byte `begin` on, and those given, which read the copies."""
-    moves, places = (), {}
+    moves, begins = (), {}
     for c in copies_of(problem):
         moves += tuple(transpose_launches(c.given, c.made, tuple(range(c.made.ndim)), device, (c.name, 0), ("workspace", begin)))
-        places[c.name] = begin
+        begins[c.name] = begin
         begin += c.nbytes
 
     def moved(argument):
-        if not argument.is_dynamic or argument.value not in places:
+        if not argument.is_dynamic or argument.value not in begins:
             return argument
-        return replace(argument, value="workspace", offset=argument.offset + places[argument.value])
+        return replace(argument, value="workspace", offset=argument.offset + begins[argument.value])
     return moves + tuple(replace(launch, arguments=tuple(map(moved, launch.arguments))) for launch in launches)

@@ -48,7 +48,7 @@ def _copy(tensor):
 
 @remembered
 def widened(problem):
-    """The problem with the copies in place of x and w."""
+    """The problem whose x and w are the copies."""
     return replace(problem, x=_copy(problem.x), w=_copy(problem.w))
 
 

@@ -103,7 +103,7 @@ class WeightsTile(NamedTuple):
 
 @functools.cache
 def _make_locate(tile):
-    """Device function ``locate(t, rank, place)``: the `WeightsTile` number t."""
+    """Device function ``locate``: the `WeightsTile` number t."""
     BM, BN = tile.bm, tile.bn
 
     @device_function

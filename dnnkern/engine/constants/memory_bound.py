@@ -429,7 +429,7 @@ row("transform/grid_planes", h200("h200-training.md"),
     "copy",
     pixel=30, pixel_channel=18, output=60, tap=10, channel=10, channel_tap=10, slower=1.2)
 row("transform/grid_packed", h100("h100-weak-spots-conv.jsonl"),
-    "instructions of a position, of the place of a tap, of a load of 16 bytes, of a channel of it, of a result; times as long as a copy, "
+    "instructions of a position, of a tap, of a load of 16 bytes, of a channel of it, of a result; times as long as a copy, "
     "and as counted with a group that overlaps another, until it has been measured", ("overlapping",),
     position=130, tap=13, load=10, channel=1.75, result=4, slower=1.0, overlapping=1.5)
 row("transform/grid_gradient", h200("h200-training.md"),
