@@ -7,6 +7,7 @@ import pathlib
 import sys
 import types
 
+import numpy as np
 import pytest
 
 from dnnkern import _bench, dispatch
@@ -187,6 +188,21 @@ def chosen_row():
     on = code.device_of(row["machine"])
     algorithm = dispatch.get_algorithm(case.op, case.problem, device=on, prefer="device")
     return {**row, "algo": algorithm.name, "config": algorithm.config_text, "code": code.of(algorithm, case.problem, on)}
+
+
+def test_other_arguments_are_other_code(simulated):
+    """Sizes, strides and places in the workspace count, of whatever kind a number is."""
+    (case,) = shapes.of("softmax_fwd").parse("4096x1024 {}", ("bfloat16",))
+    device = dispatch.device_of(0)
+    algorithm = dispatch.get_algorithm("softmax_fwd", case.problem, device=device)
+    launches = algorithm.build(case.problem, device, algorithm.config)
+
+    def with_last(value):
+        *others, last = launches[-1].arguments
+        changed = dataclasses.replace(launches[-1], arguments=(*others, dataclasses.replace(last, value=value)))
+        return code.of(types.SimpleNamespace(build=lambda *_: (*launches[:-1], changed), config=None), case.problem, device)
+    assert with_last(7) == with_last(np.int64(7)) == with_last(7.0) != with_last(8) != with_last((8, 9))
+    assert with_last((8, 9)) == with_last(np.array([8, 9])) != with_last([9, 8]) and with_last(0.5) != with_last(float("inf"))
 
 
 def test_a_row_is_stale_when_something_else_would_run(simulated):
