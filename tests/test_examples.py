@@ -50,7 +50,7 @@ SAYS = {
     "graph_convolution.py": r"^\(2, 3, 6, 5\) torch.float16, channels last: True, largest error over largest value: "
                             r"\d\.\de-04\n$",
     "graph_fused.py": r"^graph layer: 1 step(.|\n)* product \+ sum \+ gelu \+ layer +matmul(.|\n)*float64 by \de-0[5-9] at most\n$",
-    "own_algorithm.py": rf"naive algorithm: {ERROR}\n\nmatmul 1x48x512.*\n  \* warp_dot +predicted(.|\n)*"
+    "own_algorithm.py": rf"naive algorithm: {ERROR}\n\nmatmul 1x48x512.*\n  \* gemv +predicted.*\n    warp_dot +predicted(.|\n)*"
                         r"\nmatmul 512x512x512.*\n  \* (?!warp_dot)(.|\n)*warp_dot +operands and output are bfloat16",
     "char_lstm.py": r"^857 characters, an alphabet of 45\n" + GRADIENT + r"step 1: loss 3\.[78]\d\d\n"
                     r"step 40: loss ([01]|2\.[0-4])\.?\d*\nBeautiful is(.|\n)* -> ([01]|2\.[0-4])\.?\d* after 40 steps\n$",
