@@ -101,7 +101,7 @@ ALGORITHM = dispatch.Algorithm(op="matmul", name="warp_dot", supports=supports, 
 # %% [markdown]
 # ## A call, and the competition
 #
-# `algo=` forces it. In `explain` it stands beside the others: for one row it comes next to the best, for many it is far behind, and it
+# `algo=` forces it. In `explain` it stands beside the others: for one row it comes next to the best, for many it is far slower, and it
 # refuses bfloat16. These are the estimates for a GPU, in the simulator for an H200. The processor predicts its own times, from
 # operations and bytes, and asks no `estimate`: there the simplest algorithm wins.
 

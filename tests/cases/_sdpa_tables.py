@@ -69,7 +69,7 @@ def table(kind):
     case("masked-rows", 1, 2, 2, 6, 1, 4, mask=(6, 1), trivial=True)
     # rows of 16 bytes of the mask, which come by tiles
     case("masked-tiles", 1, 2, 1, 66, 80, 8, dtype="bfloat16", mask=(2, 66, 80), window=(50, 9))
-    case("masked-tiles", 1, 1, 1, 7, 144, 8, 8, "float16", mask=(7, 144), softcap=2.0, dropout=0.2, of_keys=(131,))
+    case("masked-tiles", 1, 1, 1, 9, 112, 8, 8, "float16", mask=(9, 112), softcap=2.0, dropout=0.2, of_keys=(101,))
     case("masked-keys", 2, 2, 1, 20, 80, 8, dtype="float16", mask=(2, 1, 1, 80), causal=True, align="bottom_right", sink="float32")
     case("keys-padded", 2, 2, 1, 6, 9, 4, of_keys=(9, 2))
     case("rows-padded", 2, 2, 1, 6, 9, 4, of_rows=(6, 2), dtype="bfloat16")
