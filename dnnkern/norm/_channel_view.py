@@ -144,3 +144,10 @@ def view_of(problem):
     if max(view.values, view.channels * view.images) >= MOST:
         return f"{view.images} images of {view.channels} channels of {view.values} values; 32-bit numbers count up to {MOST}"
     return extras and _refusal(problem, view) or view
+
+
+def view_alone(problem):
+    """The `View` for kernels whose sums are float32, or why there is none."""
+    if problem.dtype not in ("float32", "float16", "bfloat16"):
+        return f"{problem.dtype}; sums are float32"
+    return view_of(problem) if problem.x.size else "x has no elements"

@@ -24,7 +24,7 @@ from ..engine.ahead import make_follow
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, Cost, contend, issue_seconds, memory_seconds
 from ..host.launch import Argument, Launch
-from ._channel_view import View, view_of
+from ._channel_view import View, view_alone, view_of
 from ._moments import make_inverses
 
 if TYPE_CHECKING:
@@ -73,11 +73,7 @@ def _vector(p, view):
 def supports(problem):
     """Planes of whole accesses of up to 32 bits, nothing besides: no residual, no program."""
     p = problem
-    if p.dtype not in ("float32", "float16", "bfloat16"):
-        return f"{p.dtype}; sums are float32"
-    if not p.x.size:
-        return "x has no elements"
-    view = view_of(p)
+    view = view_alone(p)
     if not isinstance(view, View):
         return view
     if p.has_residual or p.program is not None or p.y is None or p.result:

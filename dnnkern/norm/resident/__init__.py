@@ -15,7 +15,7 @@ from ...engine.cost import Cost
 from ...host.launch import Argument, Launch
 from ...host.tensormap import TensorMap
 from .._channel_problem import gradient_source
-from .._channel_view import View, view_of
+from .._channel_view import View, view_alone, view_of
 from .kernel import CHUNK, CLEARING, Backward, Forward, Tile, backward_kernel, clear_kernel, forward_kernel
 
 COST = constants("norm/resident")
@@ -36,11 +36,7 @@ def _names(problem):
 def supports(problem):
     """Packed rows of channels of up to 32 bits, nothing besides: no residual, no program."""
     p = problem
-    if p.dtype not in ("float32", "float16", "bfloat16"):
-        return f"{p.dtype}; sums are float32"
-    if not p.x.size:
-        return "x has no elements"
-    view = view_of(p)
+    view = view_alone(p)
     if not isinstance(view, View):
         return view
     if view.images > 1:
