@@ -141,6 +141,14 @@ def workspace(problem, device, config):
     return sums_bytes(view.products, *sizes(view, swapped(view)), ranges, problem.compute) if ranges > 1 else 0
 
 
+def _waves_seconds(tile, dtype, device, busiest):
+    """What the waves after the first add: blocks with slices begin and end with nothing under way."""
+    if device.is_processor or tile.slices == 1:
+        return 0.0
+    fixed = (TILES_F64 if dtype == "float64" else TILES)[tile][0] * 1e-6
+    return COST.wave * fixed * (ceil_div(busiest, tile.blocks) - 1)
+
+
 def estimate(problem, device, config):
     """Tiles on the busiest multiprocessor with a time for every step of k, which the gathering makes a tenth longer; then the sum."""
     view = view_of(problem)
@@ -149,8 +157,8 @@ def estimate(problem, device, config):
     busiest = ceil_div(m * n * view.products * ranges, device.sms)
     parts = SimpleNamespace(dtype=problem.dtype)
     steps = COST.gather * min(steps, view.k) * max(share_of(view), COST.least_share)
-    product = Cost(launch=COST.start) + overlap(tile_seconds(parts, config.tile, device, busiest, steps),
-                                                memory=problem.bytes / device.bandwidth)
+    product = Cost(launch=COST.start, waves=_waves_seconds(config.tile, problem.dtype, device, busiest))
+    product += overlap(tile_seconds(parts, config.tile, device, busiest, steps), memory=problem.bytes / device.bandwidth)
     return product + sum_seconds(workspace(problem, device, config), device) if ranges > 1 else product
 
 

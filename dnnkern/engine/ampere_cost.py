@@ -40,7 +40,7 @@ def product_seconds(tile, dtype, left, right, loaders, device, blocks, stages, n
     under_way = min(busiest, resident) * (tile.stages - 1) * tile.stage * active
     rate, l2 = (row.few, row.few_l2) if tile.bn <= FEW and left.order == ALONG_K else (row.memory, row.l2)
     waits, memory = ceil_div(busiest, resident) * (alone * clock + row.block), nbytes / (rate * device.bandwidth)
-    if stages < tile.stages:  # the pipeline is never full, and nothing is loaded while a block stores
+    if stages < tile.stages or stages == tile.stages and busiest > resident:  # a block loads all at once, and nothing while it stores
         waits, memory = waits + memory, 0.0
     return Cost(launch=row.launch) + contend(
         row.power, math=busiest * arithmetic * clock, shared=busiest * shared * clock, waits=waits, l2=read / (l2 * device.bandwidth),

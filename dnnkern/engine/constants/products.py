@@ -175,9 +175,10 @@ row("conv/halo", h200("h200-conv-layers.jsonl"),
     one_stage=1.25, consumer=0.015, block=4000, filters=48, exposed=0.05)
 row("conv/implicit_gemm", h100("h100-regrets.jsonl"),
     "s of the gathering before the first and after the last step (h100-record.jsonl.gz); times as long as a product, for the gathering; "
-    "least share of k that counts; times as long by mma.sync for gradients by filters, by images of fewer than 8 channels",
+    "least share of k that counts; times as long by mma.sync for gradients by filters, by images of fewer than 8 channels; of a tile's fixed "
+    "time what each wave but the first adds, where slices are added up (h100-record.jsonl.gz)",
     ("gather", "least_share"),
-    start=1.2e-6, gather=1.1, least_share=0.1, filter_mma=1.6, few_mma=1.2)
+    start=1.2e-6, gather=1.1, least_share=0.1, filter_mma=1.6, few_mma=1.2, wave=2.0)
 row("conv/implicit_wgmma", h200("h200-conv-fwd-unet-float16.jsonl"),
     "us of a copy of pixels (h100-record.jsonl.gz), bytes of them that a multiprocessor gets in a microsecond, how much longer with depth, "
     "and with rows that are partly zeros: layers of 64 and 32 channels (h200-conv-fwd-conv3d-float16.jsonl); times the memory of tiles in "
