@@ -84,9 +84,9 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """Bytes, and the sum of the blocks' parts. Nothing of it has been measured: as much longer as `COST.cautious` says."""
+    """Bytes, and the sum of the blocks' parts."""
     blocks, total, sums, _ = _plan(problem)
-    moved = Cost(memory=memory_seconds(3 * problem.x.nbytes, device)).slowed(tail=tail(blocks, COST.blocks, device), slower=COST.cautious)
+    moved = Cost(memory=memory_seconds(3 * problem.x.nbytes, device)).slowed(tail=tail(blocks, COST.blocks, device))
     after = cost(choices(total, device)[0], total, device) + (0.0 if sums is total.y else cast_seconds(total.y, sums, device))
     return LAUNCH + moved + after
 

@@ -111,7 +111,7 @@ def bound(problem, device):
 def estimate(problem, device, config):
     """The copies, and what the kernel takes."""
     cost = _algorithm(config).estimate(widened(problem), device, config.config)
-    return (Cost(pack=bound(problem, device)) + Cost.of(cost)).slowed(slower=COST.unmeasured)
+    return (Cost(pack=bound(problem, device)) + Cost.of(cost)).slowed(slower=COST.slower)
 
 
 def build(problem, device, config):

@@ -142,7 +142,7 @@ def workspace(problem, device, config):
 
 
 def _waves_seconds(tile, dtype, device, busiest):
-    """What the waves after the first add: blocks with slices begin and end with nothing under way."""
+    """What the waves after the first add: blocks with slices begin and end with nothing in flight."""
     if device.is_processor or tile.slices == 1:
         return 0.0
     fixed = (TILES_F64 if dtype == "float64" else TILES)[tile][0] * 1e-6

@@ -82,7 +82,7 @@ def estimate(problem, device, config):
     crossing = all(x.crosses for x in operands)
     product = product_seconds(problem, tile, device, tiles, steps, crossing=crossing, longer=longer_step(operands))
     beside = find + straight + shallow_seconds(tile, device, tiles) + pack_seconds(operands, device)
-    return (beside + product).slowed(slower=COST.unmeasured)
+    return (beside + product).slowed(slower=COST.slower)
 
 
 def bound(problem, device):

@@ -25,7 +25,7 @@ from ..engine.hopper_plan import (Config, Specialisation, make_operand, pack_sec
 from ..engine.hopper_stores import make_direct_store, make_boxed_store
 from ..host.launch import Argument, Launch
 from ._groups import likely_tiles, make_find_tile, most_tiles
-from ._wgmma_cost import InLines, LineSpecialisation, aside_of, cautious, shallow_seconds
+from ._wgmma_cost import InLines, LineSpecialisation, aside_of, shallow_seconds, slower_of
 
 COST = constants("matmul/grouped")
 
@@ -73,7 +73,7 @@ def estimate(problem, device, config):
         rows = min(1.0, problem.m_total / (likely_tiles(problem, tile.bm) * tile.bm))
         aside += rows * aside_of(config, device, tiles, 1 + _stores_pairs(problem))
     beside = aside + pack_seconds(_operands(problem), device) + Cost(waits=search, l2=read)
-    return (beside + product_seconds(problem, tile, device, tiles, steps)).slowed(slower=cautious(config))
+    return (beside + product_seconds(problem, tile, device, tiles, steps)).slowed(slower=slower_of(config))
 
 
 def _stores_pairs(problem):

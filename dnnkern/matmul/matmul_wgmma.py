@@ -34,7 +34,7 @@ from ..engine.tile_states import (WARP_ROWS, blocks_of, keeping, reduces, states
                                   stored_first_refusal, with_finish)
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
-from ._wgmma_cost import InLines, LineSpecialisation, aside_of, cautious, longer_step
+from ._wgmma_cost import InLines, LineSpecialisation, aside_of, longer_step, slower_of
 
 WIDTHS = 64, 128, 192, 256  # columns of a tile that has whole rows
 
@@ -97,7 +97,7 @@ def estimate(problem, device, config):
         problem, tile, device, tiles, steps_of(parts.k, parts.a.itemsize), parts.m,
         (columns - 1) * parts.a.nbytes, all(x.crosses for x in operands), columns * tile.bn / parts.n if columns > 1 else 1.0,
         longer_step(operands))
-    return (beside + product).slowed(slower=cautious(config))
+    return (beside + product).slowed(slower=slower_of(config))
 
 
 def bound(problem, device):

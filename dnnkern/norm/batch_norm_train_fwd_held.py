@@ -112,13 +112,13 @@ def _config(p, device):
 
 
 def estimate(problem, device, config):
-    """Bytes, or instructions; what the blocks of a wave wait. Nothing of it has been measured: as much longer as `COST.cautious` says."""
+    """Bytes, or instructions; what the blocks of a wave wait."""
     config, view = _config(problem, device), view_of(problem)
     waves = ceil_div(view.channels, config.blocks * device.sms)
     idle = max(1.0, device.sms / (COST.most * view.channels))
     moved = Cost(memory=memory_seconds(problem.bytes, device)).slowed(idle=idle)
     work = issue_seconds(problem.x.size, COST.element + COST.access / config.vector, device) * max(1.0, device.sms / view.channels)
-    return LAUNCH + (contend(4, moved, issue=work) + Cost(waits=waves * COST.wait)).slowed(slower=COST.cautious)
+    return LAUNCH + (contend(4, moved, issue=work) + Cost(waits=waves * COST.wait)).slowed(slower=COST.slower)
 
 
 @functools.cache

@@ -90,8 +90,7 @@ def _planes(problem, device):
 
 
 def estimate(problem, device, config):
-    """Instructions of elements, of windows along rows and along columns and of their taps; what a block waits between its passes. Nothing
-    of it has been measured, so it is taken to be as much longer as `COST.cautious` says."""
+    """Instructions of elements, of windows along rows and along columns and of their taps; what a block waits between its passes."""
     (_, h, _), (_, rows, columns), (_, down, across) = problem.image, problem.out, problem.taps
     planes, each = problem.n * problem.c, _planes(problem, device)
     tap = COST.tap_index if problem.index is not None else COST.tap
@@ -101,7 +100,7 @@ def estimate(problem, device, config):
     moved = overlap(exposed=COST.exposed, issue=issue_seconds(work, 1, device), memory=memory_seconds(problem.bytes, device))
     waves = ceil_div(blocks, COST.blocks * device.sms)
     idle = max(1.0, device.sms / max(blocks, 1))
-    return LAUNCH + (moved.slowed(idle=idle) + Cost(waits=waves * COST.wait)).slowed(slower=COST.cautious)
+    return LAUNCH + (moved.slowed(idle=idle) + Cost(waits=waves * COST.wait)).slowed(slower=COST.slower)
 
 
 @functools.cache

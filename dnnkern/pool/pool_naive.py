@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..device import cuda, device_function, f32, f64, i32, i64, jit
 from ..device.convert import element
+from ..device.index import ceil_div
 from ..dispatch import Algorithm
 from ..engine.constants import constants
 from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
@@ -54,9 +55,10 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """Divisions, and 64-bit instructions per tap; at least the latency of one load per tap."""
+    """Divisions, and 64-bit instructions per tap; at least the latency of one load per tap of each wave of threads."""
     each = COST.thread + COST.tap * problem.tap_count * (1 if problem.is_forward else problem.y.size / max(problem.x.size, 1))
     taps = problem.tap_count if problem.is_forward else 1
+    taps *= ceil_div(problem.outputs[0].size, device.threads_per_sm * device.sms)
     return LAUNCH + overlap(issue=issue_seconds(problem.outputs[0].size, each, device), memory=memory_seconds(problem.bytes, device),
                             waits=taps * COST.latency)
 

@@ -10,7 +10,7 @@ more than 128 elements are `flash_simt`'s, on CUDA cores. Gradients are written 
 from dataclasses import dataclass
 
 from ...dispatch import Algorithm, Note
-from .._padded import begin_of_copies, cautious, copied_bytes, copy_seconds, padded, refusal, with_copies
+from .._padded import begin_of_copies, copied_bytes, copy_seconds, padded, refusal, slowed, with_copies
 from . import flash_wgmma, flash_wgmma_roles
 
 
@@ -57,7 +57,7 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """The copies, and the algorithm."""
     cost = config.base.estimate(padded(problem), device, config.inner)
-    return copy_seconds(problem, device) + (cost if problem.mask is not None else cautious(cost))
+    return copy_seconds(problem, device) + slowed(cost)
 
 
 def build(problem, device, config):

@@ -6,7 +6,7 @@ The copies are read and written once, at memory's rate; `flash_mma`, which loads
 for each tile of queries. It wins from a few tiles of queries on, and loses where all rows are short: a launch for each copy.
 """
 from ...dispatch import Algorithm, Note
-from .._padded import begin_of_copies, cautious, copied_bytes, copy_seconds, padded, refusal, with_copies
+from .._padded import begin_of_copies, copied_bytes, copy_seconds, padded, refusal, slowed, with_copies
 from . import flash_wgmma as base
 
 
@@ -28,7 +28,7 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """The copies, and `flash_wgmma`."""
     cost = base.estimate(padded(problem), device, config)
-    return copy_seconds(problem, device) + (cost if config.mask else cautious(cost))
+    return copy_seconds(problem, device) + slowed(cost)
 
 
 def build(problem, device, config):

@@ -99,7 +99,7 @@ def image_estimate(p, device, config):
     work = sm_issue_seconds(ceil_div(blocks, device.sms) * config.warps * WARP * turns * instructions, device)
     sums = COST.sum_launch + image_workspace(p, device, config) * 2 / device.bandwidth
     images = contend(2, issue=work, memory=p.bytes / (COST.rate * device.bandwidth), waits=turns * COST.wait)
-    return (Cost(launch=COST.start, reduction=sums) + images).slowed(slower=COST.unmeasured)
+    return (Cost(launch=COST.start, reduction=sums) + images).slowed(slower=COST.slower)
 
 
 def images_launch(p, device, config):

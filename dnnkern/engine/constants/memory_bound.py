@@ -33,8 +33,8 @@ row("act/vector", h200("h200-act.jsonl"),
     chunk=2e-7, slower_chunk=0.005, blocks=8)
 
 row("act/slope", GUESSED,
-    "blocks of a multiprocessor; times as long as its bytes, since it is not measured",
-    blocks=4, cautious=1.5)
+    "blocks of a multiprocessor",
+    blocks=4)
 
 # ---- fused
 
@@ -86,8 +86,8 @@ row("optim/grads_naive", GUESSED,
 # ---- pool
 
 row("pool/naive", GUESSED,
-    "instructions of a thread, of a tap; s that a tap waits",
-    thread=400, tap=60, latency=5e-7)
+    "instructions of a thread, of a tap; s that a tap waits (h100-record.jsonl.gz)",
+    thread=400, tap=60, latency=1.4e-6)
 row("pool/fwd_channels", h200("h200-bandwidth.md"),
     "instructions of a thread, a tap, its channels without and with an index; bytes a clock of the L1; threads of a multiprocessor that "
     "are enough; share of overlapped times that shows; s of a tap where one thread has a million; s that a thread for one output takes "
@@ -107,9 +107,9 @@ row("pool/fwd_global_channels", h200("h200-bandwidth.md"),
     thread=600, load=10, element=2, element_index=5, enough=2, exposed=0.5, blocks=3)
 row("pool/fwd_planes", COUNTED,
     "instructions of an element's load, of a window along a row and along a column, of a tap without and with an index; blocks of a "
-    "multiprocessor; share of overlapped times that shows; s that a block waits; times as long, since it is not measured",
-    ("exposed", "wait", "cautious"),
-    load=14, row=45, column=75, tap=4.5, tap_index=9, blocks=4, exposed=0.5, wait=3e-6, cautious=1.5)
+    "multiprocessor; share of overlapped times that shows; s that a block waits; times as long (h100-record.jsonl.gz)",
+    ("exposed", "wait"),
+    load=14, row=45, column=75, tap=4.5, tap_index=9, blocks=4, exposed=0.5, wait=3e-6, slower=1.65)
 row("pool/bwd_channels", h200("h200-bandwidth.md"),
     "instructions of a thread of a maximum and of an average, a pixel, an output, for each channel and pixel of a maximum and of an "
     "average; bytes a clock of the L1; share that shows; instructions of the divisor of an adaptive average's output, and how much longer "
@@ -227,8 +227,8 @@ row("norm/resident", h100("h100-record.jsonl.gz"),
     cluster=2.0, block=0.33e-6, chunk=0.32e-6, counters=0.1e-6)
 row("norm/held", GUESSED,
     "instructions of an element, of an access; s that a block waits; times a multiprocessor's share of memory's rate that one reaches; "
-    "times as long, since it is not measured",
-    element=14, access=60, wait=3e-6, most=2.0, cautious=2.7)
+    "times as long (h100-record.jsonl.gz)",
+    element=14, access=60, wait=3e-6, most=2.0, slower=1.0)
 row("norm/planes", h200("h200-batch-norm.jsonl"),
     "bytes in flight that memory's rate takes; share of it with unaligned rows, of the second pass, of the sums'; threads that are "
     "enough; s between launches; s of a statistic that is merged (h100-record.jsonl.gz)", ("between", "enough"), statistic=3.6e-10,
@@ -371,7 +371,7 @@ row("transform/planes", h100("h100-weak-spots-band.jsonl"),
     in_flight=64e3, chunk=30, element=5, whole=1.1, start=8e-7)
 row("transform/staged", COUNTED,
     "instructions of a vector, a dimension of it, an element; lanes that its access to shared memory takes; bytes in flight "
-    "of a multiprocessor that memory's rate takes; times as long as counted until it has been measured; s of the loads that a thread "
+    "of a multiprocessor that memory's rate takes; times as long as counted (h100-record.jsonl.gz); s of the loads that a thread "
     "has in flight together",
     vector=16, dimension=8, element=5, bank=8, in_flight=48e3, slower=1.5, start=1e-6)
 row("transform/im2col_naive", GUESSED,
@@ -390,7 +390,7 @@ row("transform/col2im_naive", GUESSED,
     element=300, tap=220)
 row("transform/col2im_gather", COUNTED,
     "instructions of a thread, a row of taps, a tap, an element of it with channels last; of an element at stride 1 and at others "
-    "(h100-record.jsonl.gz), of one whose output there is; times as long as counted until that has been measured",
+    "(h100-record.jsonl.gz), of one whose output there is; times as long as counted",
     thread=60, row=40, tap=20, element=4, stride_1=10, strided=33, matching=33, slower=1.7, blocks=6)
 row("transform/resample_naive", GUESSED,
     "instructions of an output, a tap, one of a filter (h100-weak-spots-grid.jsonl); of a pixel backward, a tap",

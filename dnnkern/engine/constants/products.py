@@ -26,8 +26,8 @@ row("matmul/wgmma", h100("h100-record.jsonl.gz"),
     "s of a thread's result that it stores from registers (4095^3, 2025x1001x777), of one that leaves in a line, counted; share that shows "
     "where tiles take turns; bytes a second of a multiprocessor where b's lines, along its columns, begin anywhere (1000^3, 600x600x4000); "
     "times a step of 8-bit floats with one warpgroup; s of a sum's launch, and bytes for each that it moves; times as long as counted in "
-    "lines: no GPU has timed it", ("line", "turns", "unmeasured"),
-    straight=110e-9, line=20e-9, turns=1.0, columns=80e9, one_group=1.15, sum_launch=1.5e-6, sum_bytes=1.3, unmeasured=1.5)
+    "lines", ("line", "turns"),
+    straight=110e-9, line=20e-9, turns=1.0, columns=80e9, one_group=1.15, sum_launch=1.5e-6, sum_bytes=1.3, in_lines=1.13)
 row("engine/program_epilogue", Source("fitted", "NVIDIA H100 80GB HBM3", "bench/results/h100-compile.jsonl"),
     "warps that hide what functions at the end of a tile wait for; as many as a kernel by mma.sync is as if it had; instructions of an "
     "element that are hidden; times as many where results are reduced, too; share that shows where tiles take turns",
@@ -73,9 +73,9 @@ row("matmul/grouped_weights", h100("h100-record.jsonl.gz"),
     "as long with copies of fewer than 16 bytes, on CUDA cores of single elements, and there with 16 bits; exponent of the norm",
     ("power",),
     begin=0.45e-6, stores=6.5e9, alone=0.1, half=1.6, narrow=1.7, power=4)
-row("matmul/grouped_weights_wgmma", GUESSED,
-    "s of a wave to find its groups; times as long as counted: no GPU has timed it, so it has to promise more than what has been",
-    find=0.4e-6, unmeasured=1.5)
+row("matmul/grouped_weights_wgmma", h100("h100-record.jsonl.gz"),
+    "s of a wave to find its groups; times as long as counted", ("find",),
+    find=0.4e-6, slower=1.03)
 row("matmul/split_k", GUESSED,
     "s of the sum's launch",
     sum_launch=2.5e-6)
@@ -124,8 +124,8 @@ row("conv/depthwise_rows", h200("h200-conv-variants.json"),
     tap_cycles=16, halo=0.25, power=3, sum_launch=2.5e-6)
 row("conv/depthwise_images", GUESSED,
     "s of a launch and its ends; instructions of an element that is loaded, of a tap; s that an image waits; share of the memory's rate; s "
-    "of the sum's launch; times as long: no GPU has timed it",
-    start=3e-6, element=4, tap=12, wait=2e-6, rate=0.7, sum_launch=2.5e-6, unmeasured=1.5)
+    "of the sum's launch; times as long (h100-record.jsonl.gz)",
+    start=3e-6, element=4, tap=12, wait=2e-6, rate=0.7, sum_launch=2.5e-6, slower=1.1)
 row("conv/bias_naive", GUESSED,
     "s of a launch and its ends; cycles of a load; threads of a multiprocessor",
     start=4e-6, load=300, resident=2048)
@@ -175,8 +175,8 @@ row("conv/halo", h200("h200-conv-layers.jsonl"),
     one_stage=1.25, consumer=0.015, block=4000, filters=48, exposed=0.05)
 row("conv/implicit_gemm", h100("h100-regrets.jsonl"),
     "s of the gathering before the first and after the last step (h100-record.jsonl.gz); times as long as a product, for the gathering; "
-    "least share of k that counts; times as long by mma.sync for gradients by filters, by images of fewer than 8 channels; of a tile's fixed "
-    "time what each wave but the first adds, where slices are added up (h100-record.jsonl.gz)",
+    "least share of k that counts; times as long by mma.sync for gradients by filters, by images of fewer than 8 channels; of a tile's "
+    "fixed time what each wave but the first adds, where slices are added up (h100-record.jsonl.gz)",
     ("gather", "least_share"),
     start=1.2e-6, gather=1.1, least_share=0.1, filter_mma=1.6, few_mma=1.2, wave=2.0)
 row("conv/implicit_wgmma", h200("h200-conv-fwd-unet-float16.jsonl"),
@@ -213,9 +213,9 @@ row("conv/pixel_columns", h100("h100-weak-spots-conv.jsonl"),
 row("conv/merged_groups", GUESSED,
     "s of the launch that spreads the filters", ("spread",),
     spread=2.5e-6)
-row("conv/widened", GUESSED,
-    "times as long: no GPU has timed it",
-    unmeasured=1.7)
+row("conv/widened", h100("h100-record.jsonl.gz"),
+    "times as long as the copies and the kernel alone: it finds a part of them in the L2",
+    slower=0.9)
 row("conv/winograd", h200("h200-conv-fwd-float32_3x3-float32.jsonl"),
     "s of both launches; times that the filter's transform moves it; times as long as counted: seven layers with the first tile",
     ("start", "filter"),
@@ -234,7 +234,7 @@ row("conv/im2col_gemm", h100("h100-weak-spots-conv.jsonl"),
     "times as long for backward data of fewer than 8 channels, with channels last: 4x3x512x512, 32x3x224x224; the rate at which the L2 "
     "serves sectors, over the memory's, where neighbouring threads read pixels whose channels are contiguous; s of a column of a product "
     "of few rows (h100-record.jsonl.gz); times as long where windows are patches: no GPU has timed it", ("patches",),
-    few=1.7, patches=1.5, sectors=1.3, column=1.5e-11)
+    few=1.7, patches=1.03, sectors=1.3, column=1.5e-11)
 
 
 # ---- attention
@@ -273,11 +273,11 @@ row("attention/wgmma", h200("h200-attention.jsonl"),
     "and three warpgroups leave; instructions of each score that a mask looks at, and of a window's left bound: fitted to 91 times of 17 "
     "problems, bfloat16, widths of 64 to 256; off by 4 % (root mean square). Instructions of options, counted: of a bias that comes "
     "through TMA, ALiBi, softcap, dropout, of a mask's tile; of a bias that each thread reads for itself as many as take its accesses' "
-    "time. Share of launches and of tiles that a dynamic scheduler adds, share of the memory's rate; times as long as predicted what no "
-    "GPU has measured counts", ("dynamic", "rate", "unmeasured"),
+    "time. Share of launches and of tiles that a dynamic scheduler adds, share of the memory's rate; times as long with tiles of a mask, "
+    "and with heads that are copied first (h100-record.jsonl.gz)", ("dynamic", "rate"),
     launch=3e-6, tile=2130, step=370, least=320, clock=0.83, product=0.566, exponential=0.79, held=0.0056,
     gaps={1: 1.04, 2: 1.0, 3: 0.943}, mask=2.5, left=1.25, staged=2, bias=43, alibi=4, softcap=10, dropout=14, mask_tile=3.5, dynamic=0.5,
-    rate=0.8, unmeasured=1.5)
+    rate=0.8, masked=1.06, padded=1.4)
 row("attention/wgmma_bwd", h100("h100-record.jsonl.gz"),
     "of a step, beside its products: cycles, instructions of each score that products do not cover, and cycles that a step takes at least "
     "where additions have an order; s of a block before its first step and after its last one; instructions that split a probability and "

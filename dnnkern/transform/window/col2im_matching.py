@@ -57,7 +57,7 @@ def _matching(problem):
 
 
 def estimate(problem, device, config):
-    """The bytes, or the instructions: of a row of the window, of a tap, of an element of it; and a margin: it has not been measured."""
+    """The bytes, or the instructions: of a row of the window, of a tap, of an element of it; and a margin."""
     unit, (deep, high, wide) = unit_bytes(problem), _matching(problem)
     units, per = problem.x.size * problem.x.itemsize // unit, unit // problem.x.itemsize
     each = COST.tap + COST.element * per if problem.layout == "NHWC" else COST.matching * per

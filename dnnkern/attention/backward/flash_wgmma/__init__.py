@@ -124,7 +124,7 @@ def estimate(problem, device, config):
     around = p.batch * p.heads * rows * (4 * p.dv + (COST.dq_ordered if config.ordered else COST.dq) * p.d)
     cost = (Cost(launch=4 * WGMMA.launch, memory=read_seconds(around, device)) + dbias_seconds(p, s.width, device)
             + dsink_seconds(p, device) + work + ends)
-    return cost.slowed(slower=WGMMA.unmeasured) if config.mask else cost
+    return cost.slowed(slower=WGMMA.masked) if config.mask else cost
 
 
 def has_long_blocks(problem, config, device):

@@ -68,7 +68,7 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """Steps of the busiest block."""
     cost = tile_seconds(problem, config, device, staged=config.staged)
-    return cost.slowed(slower=COST.unmeasured) if config.mask else cost
+    return cost.slowed(slower=COST.masked) if config.mask else cost
 
 
 def build(problem, device, config):
