@@ -114,7 +114,7 @@ class Backward(Activation):
     def reference(self, values, tensor_cores=False):
         dy, x = values["dy"], values["x"]
         slope = np.where(x > 0, 1.0, values["slope"]) if self.mode == "prelu" else self.definition()[3](x)
-        error = 32 * (1 + np.abs(slope) + 0.1 * np.abs(x)) + tail_error(self.mode, self.dtype, x)
+        error = 32 * (1 + np.abs(slope) + 0.1 * np.abs(x)) + tail_error(self.mode, self.dtype, x, gradient=True)
         return self.bounded(dy * slope, np.abs(dy) * error)
 
     def gradient(self, values):

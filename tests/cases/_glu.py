@@ -67,7 +67,7 @@ class Backward(Glu):
     def reference(self, values, tensor_cores=False):
         dy, (value, gate) = values["dy"], self.halves(values["x"])
         dx = np.concatenate((dy * ACTIVATIONS[self.mode][0](gate), dy * value * SLOPES[self.mode](gate)), self.axis)
-        tail = tail_error(self.mode, self.dtype, gate)
+        tail = tail_error(self.mode, self.dtype, gate, gradient=True)
         error = np.concatenate((np.abs(dy) * (32 + 32 * np.abs(gate) + tail * np.minimum(np.abs(gate), 1e4)),
                                 np.abs(dy * value) * (64 + 32 * np.abs(gate) + tail)), self.axis)
         return self.bounded(dx, error + 2 * np.abs(dx))

@@ -127,7 +127,7 @@ class Fused(Case):
                 error = np.maximum(error, np.abs(np.asarray(f(*(v + s * e for s, (v, e) in zip(signs, some))), np.float64) - y))
             if compute != "int32":
                 error = error + ROUNDOFF[compute] * (8 * np.abs(y) + sum(np.abs(v) for v, _ in some) * (mode not in EXACT_MODES))
-                error = error + ROUNDOFF["float32"] * tail_error(mode, "bfloat16", some[0][0])
+                error = error + ROUNDOFF["float32"] * np.abs(some[0][0]) * tail_error(mode, "bfloat16", some[0][0])
             if step.round_to:
                 y, error = saturated(y, step.round_to), error + rounding_error(y, step.round_to)
             found.append((y, error))
