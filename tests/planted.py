@@ -104,7 +104,7 @@ BUGS = [Bug(f"dnnkern/{path}", *rest) for path, *rest in (
     ("attention/forward/sdpa_fwd_flash_mma.py", "cuda.syncthreads()  # k has come, v is free", "pass  # k has come, v is free",
      "values are replaced while others read them"),
     ("attention/decode/split_kv_mma/kernel.py", "attends = j + key < span.end", "attends = j + key <= span.end", "a key past the last one"),
-    ("attention/backward/_dbias_mma.py", "if i < rows and j < keys:", "if i < rows and j <= keys:", "the bias of a key past the last one"),
+    ("attention/backward/_dbias_items.py", "if i < rows and j < keys:", "if i < rows and j <= keys:", "the bias of a key past the last"),
     ("device/philox.py", "if quarter & 2:", "if quarter & 4:", "half of the normal numbers have the wrong sign"),
     ("device/index.py", "(2 * n * multiplier >> 32) >> shift", "(2 * n * multiplier >> 32) >> (shift + 1)", "half of a quotient"),
     ("host/front.py", "            if t.size and t not in outputs:", "            if False and t not in outputs:",

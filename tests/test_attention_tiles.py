@@ -1,4 +1,6 @@
 """Attention on tensor cores: edges of tiles, in every option that moves them, and blocks that take several tiles."""
+from dataclasses import replace
+
 import contract
 import ml_dtypes
 import numpy as np
@@ -230,6 +232,22 @@ def test_gradients_of_biases(turn, case, few_multiprocessors, request):
     if several and SIMULATED:
         assert plan[1].parts == plan[1].count
     check(case, turn + several, "flash_wgmma" if by_tiles else "flash")
+
+
+@pytest.mark.parametrize("turn, case, few_multiprocessors", [
+    (turn, case, count) for turn, case in enumerate(BIASES) for count in (1, 132) if count == 1 or case.id in RANGES or not SIMULATED],
+    indirect=["few_multiprocessors"], ids=lambda x: x if isinstance(x, int) else x.id)
+def test_gradients_of_biases_in_float32(turn, case, few_multiprocessors, request):
+    """On CUDA cores, which take lse and deltas from two algorithms."""
+    from dnnkern.attention.backward import _dbias
+    case = replace(case, dtype="float32", bias_dtype="float32", sink=case.sink and "float32")
+    _, work = _dbias.plan_of(case.problem(), 0, contract.device())
+    several = request.node.callspec.params["few_multiprocessors"] == 132
+    if SIMULATED:
+        assert (work.parts > 1) == (several and work.count > 1)
+    able = [a for a in dispatch.algorithms(case.op) if a.name.startswith("flash") and contract.refusal(a, case.problem()) is None]
+    for algorithm in [able[turn % len(able)]] if SIMULATED else able:
+        contract.check(algorithm.variants(case.problem(), contract.device())[0], case, **contract.ONCE)
 
 
 @pytest.mark.parametrize("words, op, name", [

@@ -35,7 +35,7 @@ class Norm:
 
     @staticmethod
     def layer():
-        x, y, mean, rstd = tensors((32, 64, 28, 28), (32, 64, 28, 28), (64,), (64,))
+        x, y, mean, rstd = tensors((32, 64, 56, 56), (32, 64, 56, 56), (64,), (64,))
         return x, y, mean, rstd
 
     def __call__(self, layer, **more):
@@ -160,8 +160,8 @@ def test_more_layers_than_graphs_capture_nothing_in_vain(norm):
 @pytest.mark.parametrize("many", [graphs.COUNTED + 50, 5000])
 def test_values_that_do_not_come_again_are_soon_not_counted(norm, many):
     """Nothing is captured, and what is remembered is bounded."""
-    layer, memory = norm.layer(), torch.ones(32 * 64 * 28 * 28 + 4 * many)
-    places = itertools.cycle([memory[4 * k:][:32 * 64 * 28 * 28].view(32, 64, 28, 28) for k in range(many)])
+    layer, memory = norm.layer(), torch.ones(32 * 64 * 56 * 56 + 4 * many)
+    places = itertools.cycle([memory[4 * k:][:32 * 64 * 56 * 56].view(32, 64, 56, 56) for k in range(many)])
     resting = 0
     for _ in range(3 * graphs.REST):
         norm((next(places), *layer[1:]))

@@ -205,7 +205,8 @@ def test_gradients_stay_in_registers(words):
     """Three and four products a tile, two barriers, no atomics."""
     (variant, kernels), = assembled("sdpa_bwd", words, "flash_simt")
     threads, found = variant.config.threads, {name: (code, launch) for name, code, launch in kernels}
-    assert list(found) == ["sdpa_delta", "sdpa_dq_flash_simt", "sdpa_dkv_flash_simt", *["sdpa_dbias_naive"] * ("bias" in words)]
+    of_bias = ["sdpa_dbias_mma", "sdpa_dbias_sums"] if "bias" in words else []
+    assert list(found) == ["sdpa_delta", "sdpa_dq_flash_simt", "sdpa_dkv_flash_simt", *of_bias]
     for name, products in (("sdpa_dq_flash_simt", 3), ("sdpa_dkv_flash_simt", 4)):
         code, launch = found[name]
         assert code.count("LDS.128") >= (products - 1) * (threads.rows + threads.columns)
@@ -243,6 +244,22 @@ def test_gradients_of_biases_stay_in_registers(algo, words):
     assert code.count("HMMA.16816.F32") == steps * config.shape.keys // 4 and code.count("BAR.SYNC") == 4
     assert not code.opcodes("RED.", "REDG", "ATOM") and not code.doubles
     assert launch.shared <= 232448 and code.registers * launch.block[0] <= 65536
+
+
+@pytest.mark.parametrize("algo, words", [
+    ("flash_simt", "4x16x2048x64 f32 --bias heads"), ("flash_wgmma_bf16x6", "4x16x2048x64 f32 --bias heads --causal"),
+    ("flash_simt", "4x16x2048x128 f32 --bias pairs --mask pairs --alibi --softcap 3 --dropout 0.1"),
+    ("flash_simt", "4x16x2048x250 f32 --bias heads")])
+def test_gradients_of_biases_in_float32_stay_in_registers(algo, words):
+    """Two products of a tile, 16 multiply-adds for eight loads of 16 bytes, between four barriers, and one more when the tile leaves."""
+    problem, target = parse_problem(words.split(), "sdpa_bwd"), device("sm_90a")
+    variant = next(a for a in dispatch.algorithms("sdpa_bwd") if a.name == algo).variants(problem, target)[0]
+    launch = next(x for x in variant.build(problem, target, variant.config) if x.kernel.py_func.__name__ == "sdpa_dbias_simt")
+    code, (config, _) = machine_code(launch.kernel, launch.signature), plan_of(problem, 0, target)
+    shape = config.shape
+    assert code.count("FFMA") >= 2 * 4 * shape.rows * shape.columns and code.count("LDS.128") >= 2 * (shape.rows + shape.columns)
+    assert code.count("BAR.SYNC") == 5 and not code.opcodes("RED.", "REDG", "ATOM") and not code.doubles
+    assert launch.shared <= 232448 and code.registers * launch.block[0] * shape.blocks <= 65536
 
 
 @pytest.mark.parametrize("algo", ["flash_mma", "flash_wgmma", "naive"])

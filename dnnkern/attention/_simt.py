@@ -7,6 +7,7 @@ come in groups of 16 bytes that are `lanes` groups apart.
 """
 import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..device import cuda, device_function, f32, f64, i32, i64, u32
 from ..device.convert import element
@@ -15,6 +16,7 @@ from ..device.dot import make_outer
 from ..device.groups import access_words, make_reader, make_writer
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import (address, advance, load_shared_2f64, load_shared_4f32, store_shared_2f64, store_shared_4f32)
+from ._parameters import Strides
 from ._scores import stride_of_key
 
 
@@ -39,6 +41,21 @@ class Threads:
     def width(self):
         """Its columns."""
         return self.columns * self.lanes
+
+
+class Sequence(NamedTuple):
+    """Queries and keys of a sequence, how far queries are shifted among the keys, and the window."""
+    rows: i32
+    keys: i32
+    shift: i32
+    bounds: object
+
+
+class Mask(NamedTuple):
+    """A boolean mask, where the head's begins, its strides."""
+    data: object
+    at: i64
+    strides: Strides
 
 
 def item_of(dtype):

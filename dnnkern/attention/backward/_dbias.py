@@ -1,4 +1,4 @@
-"""The bias's gradient where operands have 16 bits: its launches after those of the other gradients (`_dbias_wgmma`, `_dbias_mma`).
+"""The bias's gradient: its launches after those of the other gradients (`_dbias_wgmma`, `_dbias_mma`, in float32 `_dbias_simt`).
 
 dbias is the sum of ds = p (do v' - delta) over what shares an element of the bias, and all of ds is computed again from q, k, do and v:
 nothing of the size queries x keys is kept. A block has a tile of the gradient. Where there are fewer tiles than a device holds blocks, each
@@ -22,9 +22,12 @@ from .._checks import broadcast_strides
 from .._mma import STEP, Source, mma_rate, source_of
 from .._modifiers import is_adjusted
 from .._parameters import Kind, RowStrides, Strides, added_arguments, kind_of, number_arguments, sequence_arguments
+from .._simt import source_of as simt_source_of
 from ..sdpa_naive import bias_launch
+from . import _dbias_simt as simt
 from . import _dbias_wgmma as hopper
-from ._dbias_mma import GROUP, Extent, Items, kernel
+from ._dbias_items import GROUP, Extent, Items
+from ._dbias_mma import kernel
 from ._delta import Sizes, delta_launch
 
 COST = constants("attention/dbias")
@@ -199,15 +202,26 @@ def work_of(problem, shape, device):
     return replace(whole, each=ceil_div(whole.count, min(whole.count, ceil_div(2 * slots, whole.blocks))))
 
 
+def _configs(problem, shape, width, *result):
+    """Those of a shape; on tensor cores with as many stages as there may be."""
+    p, arrays = problem, (problem.q, problem.k, problem.do, problem.v)
+    kind, left, right = kind_of(p), p.left >= 0, p.right >= 0
+    if p.dtype == "float32":
+        return [simt.Config(kind, *(simt_source_of(x, p.strides(x)) for x in arrays), left, right, shape, width, *result)]
+    sources, adjusted = [source_of(x, p.strides(x)) for x in arrays], is_adjusted(p, bias=False)
+    return [Config(kind, *sources, left, right, adjusted, shape, stages, width, *result) for stages in range(MOST_STAGES, 1, -1)]
+
+
 @functools.cache
 def plan_of(problem, width, device):
-    """(configuration, work) of a problem, or None: not of 16 bits, ragged, tiles that cannot be counted, or none. Shapes that shared memory
-    does not hold are left out, and those that a problem fills no half of."""
+    """(configuration, work) of a problem, or None: float64, ragged, tiles that cannot be counted, or none. Shapes that shared memory does
+    not hold are left out, and those that a problem fills no half of."""
     p, t = problem, problem.dbias
-    if p.dtype not in ("float16", "bfloat16") or p.ragged or not t.size or not p.rows or not p.keys:
+    if p.dtype == "float64" or p.ragged or not t.size or not p.rows or not p.keys:
         return None
-    sources, strides = [source_of(x, p.strides(x)) for x in (p.q, p.k, p.do, p.v)], broadcast_strides(t)
-    shapes = CROWDED if p.mask is not None and p.dropout and is_adjusted(p, bias=False) else SHAPES
+    strides, shapes = broadcast_strides(t), CROWDED if p.mask is not None and p.dropout and is_adjusted(p, bias=False) else SHAPES
+    if p.dtype == "float32":
+        shapes = simt.SHAPES
     for shape in shapes:
         if shape is not shapes[-1] and (2 * p.rows <= shape.height or 2 * p.keys <= shape.width):
             continue
@@ -216,9 +230,7 @@ def plan_of(problem, width, device):
         out, words = t.dtype, access_words(t, GROUP, strides[:-1]) if strides[-1] == 1 and t.shape[-1] % GROUP == 0 else 0
         if work.parts > 1:
             out, words = "float32", 0 if work.shape[3] % GROUP else 4
-        for stages in range(MOST_STAGES, 1, -1):
-            config = Config(kind_of(p), *sources, p.left >= 0, p.right >= 0, is_adjusted(p, bias=False), shape, stages, width, out, words,
-                            *over)
+        for config in _configs(p, shape, width, out, words, *over):
             if config.shared <= device.shared_per_block and max(work.blocks, work.count, work.elements * (work.parts > 1)) < LIMIT:
                 return config, work
     return None
@@ -242,8 +254,11 @@ def dbias_seconds(problem, width, device):
     moved, config = memory_seconds(2 * p.dbias.nbytes, device), hopper.config_of(p, width, device)
     if config is not None:
         return overlap(hopper.seconds_of(p, config, device), memory=moved)
+    steps = p.pairs * p.heads * (p.d + p.dv)
+    if plan_of(p, width, device) is None:
+        return LAUNCH + Cost(issue=issue_seconds(steps, COST.naive, device))
     if p.dtype == "float32":
-        return Cost(issue=issue_seconds(p.pairs * p.heads * (p.d + p.dv), COST.float32, device))
+        return LAUNCH + overlap(math=2 * steps / (COST.float32 * device.fp32_rate), memory=moved)
     rate = mma_rate(device) * COST.rate
     columns = sum(max(ceil_div(n, STEP), 1) * STEP for n in (p.d, p.dv))
     issues = COST.score + COST.alibi * p.alibi + COST.softcap * (p.softcap > 0) + COST.dropout * (p.dropout > 0)
@@ -268,13 +283,14 @@ def dbias_launches(problem, device, stats):
     to = Argument("float32*", "workspace", stats.end) if several else Argument(element(t.dtype).pointer, "dbias")
     b, h, i, j = work.tiles
     divisors = (j, i, h, b, work.items[3], work.items[2], work.items[1], p.group)
-    arguments = (*(Argument("uint16*", name) for name in ("q", "k", "v", "do")), to, Argument("float32*", "lse"),
+    arguments = (*(Argument(element(p.dtype).pointer, name) for name in ("q", "k", "v", "do")), to, Argument("float32*", "lse"),
                  Argument("float32*", "workspace", stats.begin), Argument(Sizes, (p.rows, p.keys, p.heads, stats.rows)),
                  Argument(Extent, work.shape[2:]), Argument(Items, (work.each, work.count)),
                  *(Argument(Divisor, divisor(n)) for n in divisors), Argument("int64", work.elements),
                  *(Argument(Strides, p.strides(x)) for x in (p.q, p.k, p.v, p.do)), Argument(Strides, strides),
                  Argument(RowStrides, p.lse_strides), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
-    main = Launch(kernel(config), (work.blocks, 1, 1), (config.shape.count, 1, 1), arguments, shared=config.shared)
+    made = (simt.kernel if p.dtype == "float32" else kernel)(config)
+    main = Launch(made, (work.blocks, 1, 1), (config.shape.count, 1, 1), arguments, shared=config.shared)
     if not several:
         return (main,)
     size = math.prod(work.shape)

@@ -7,7 +7,7 @@
   x keys exists, and no sum goes over more than one block. So there are no atomics, and each sum has one order.
 - ds and p are computed in registers and pass through shared memory, by warps alone, to be multiplied.
 - Scores are computed twice, seven products instead of five; what is saved is the order of adding dq, which blocks of keys would share.
-- The bias's gradient is `naive`'s launch.
+- The bias's gradient is computed by launches of its own (`_dbias`).
 """
 import functools
 import math
@@ -17,21 +17,23 @@ from typing import NamedTuple
 from ...device import cuda, device_function, i32, i64, jit, u32
 from ...device.convert import element
 from ...device.cp_async import commit_copies, wait_copies
-from ...device.index import Divisor, divide_remainder, divisor
+from ...device.index import Divisor, ceil_div, divide_remainder, divisor
 from ...device.unroll import unrolled
 from ...device.vec import advance, shared_address
 from ...dispatch import Algorithm
 from ...engine.constants import constants
-from ...engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, overlap
+from ...engine.cost import LAUNCH, memory_seconds, overlap
 from ...host.launch import Argument, Launch
 from .._addresses import row_strides_argument, strides_argument
 from .._flash import WIDEST, blocks_seconds, fits, lines_arguments, make_powers, refusal, tiles_of
 from .._modifiers import Dropout, Scoring
-from .._parameters import Kind, Sequences, Strides, added_arguments, kind_of, number_arguments, sequence_arguments
+from .._parameters import Kind, Sequences, added_arguments, kind_of, number_arguments, sequence_arguments
 from .._scores import NEG_INF, make_attends, make_extent, make_memory, make_terms, make_tile
-from .._simt import Source, Threads, group_of, item_of, make_loader, make_products, make_row_store, padded, pitch_of, source_of, words_of
-from ..sdpa_naive import bias_launch, workspace
+from .._simt import (Mask, Sequence, Source, Threads, group_of, item_of, make_loader, make_products, make_row_store, padded, pitch_of,
+                     source_of, words_of)
 from ..sdpa_naive import delta_launch as ragged_delta_launch
+from ..sdpa_naive import workspace as deltas_bytes
+from ._dbias import dbias_launches, dbias_seconds, sums_bytes
 from ._delta import RowStats, delta_launch
 from ._dsink import dsink_launches, dsink_seconds
 
@@ -100,6 +102,17 @@ def configs(problem, device):
     return found
 
 
+def stats_of(problem, device, config):
+    """Where the workspace has the deltas; sums of the bias's gradient come after them."""
+    return RowStats(0, problem.rows, 0, ceil_div(deltas_bytes(problem, device, config), 16) * 16)
+
+
+def workspace(problem, device, config):
+    """The deltas, and sums of the bias's gradient."""
+    sums = sums_bytes(problem, 0, device)
+    return stats_of(problem, device, config).end + sums if sums else deltas_bytes(problem, device, config)
+
+
 def estimate(problem, device, config):
     """Seven products of whole tiles, by how many warps a multiprocessor has to hide what they wait for."""
     p, t = problem, config.threads
@@ -109,9 +122,9 @@ def estimate(problem, device, config):
     rows = p.pairs * p.heads / max(blocks, 1) / t.height + p.group * t.width / 2  # of a block
     of_scores = COST.exponentials_bwd * (2 if p.dropout else 1) + p.score_instructions
     issue = 1 + (t.rows + t.columns) / (t.rows * t.columns) * COST.load + of_scores / products
-    bias = issue_seconds(p.pairs * p.heads * (p.d + p.dv), COST.dbias, device) if p.dbias is not None else 0
     seconds = blocks_seconds(blocks, t.height * rows * products * issue, t, config.shared(2), config.registers, rate * COST.bwd, device)
-    return LAUNCH * 3 + Cost(issue=bias) + dsink_seconds(p, device) + overlap(math=seconds, memory=memory_seconds(p.bytes, device))
+    after = dbias_seconds(p, 0, device) + dsink_seconds(p, device)
+    return LAUNCH * 3 + after + overlap(math=seconds, memory=memory_seconds(p.bytes, device))
 
 
 class _Parts:
@@ -138,21 +151,6 @@ class Sizes(NamedTuple):
     batch: i32
     rows: i32
     keys: i32
-
-
-class Sequence(NamedTuple):
-    """Queries and keys of a sequence, how far queries are shifted among the keys, and the window."""
-    rows: i32
-    keys: i32
-    shift: i32
-    bounds: object
-
-
-class Mask(NamedTuple):
-    """A boolean mask, where the head's begins, its strides."""
-    data: object
-    at: i64
-    strides: Strides
 
 
 @functools.cache
@@ -462,9 +460,8 @@ def build(problem, device, config):
         tiles = tiles_of(p, p.keys, t.height)
         launches += (launch(keys_kernel(config), tiles, p.kv_heads, 2, *given, Argument(pointer, "dk"), Argument(pointer, "dv"), *saved,
                             *lines_arguments(p, p.kv_heads, tiles), Argument("int32", p.group), *strides("dk", "dv"), *common),)
-    if p.dbias is not None and p.dbias.size:
-        launches += (bias_launch(p),)
-    return launches + dsink_launches(p, RowStats(0, p.rows, 0, 0))
+    stats = stats_of(p, device, config)
+    return launches + dbias_launches(p, device, stats) + dsink_launches(p, stats)
 
 
 ALGORITHM = Algorithm(op="sdpa_bwd", name="flash_simt", supports=supports, workspace=workspace, configs=configs, estimate=estimate,

@@ -98,6 +98,14 @@ def reduce_global(body, at, value, order, kind):
     _add(body, body.pointer(at), value)
 
 
+@form("red.relaxed.gpu.global.v4.f32.add [$0], {$1, $2, $3, $4};")
+def reduce_four(body, at, *values):
+    """Four additions: those of a vector are no more one than they are on a GPU."""
+    to = body.pointer(at)
+    for k, value in enumerate(values):
+        _add(body, body.at(to, k, value.type), value)
+
+
 @form("red.relaxed.gpu.global.max.u32 [$0], $1;")
 def raise_global(body, at, value):
     body.invoke("cpu.progress", VOID)

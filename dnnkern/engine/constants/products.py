@@ -253,8 +253,8 @@ row("attention/rope_rows", COUNTED,
     thread=40, dimension=12, element=8, access=8, blocks=6)
 row("attention/simt", h200("h200-attention.md"),
     "share of the FP32 pipe's rate forward, backward; instructions of a load of 16 bytes over multiply-adds, of exponentials forward, "
-    "backward; threads of a multiprocessor that are enough; instructions of a multiply-add of the bias's gradient", ("dbias",),
-    fwd=0.85, bwd=0.7, load=2, exponentials=24, exponentials_bwd=60, enough=256, dbias=8)
+    "backward; threads of a multiprocessor that are enough",
+    fwd=0.85, bwd=0.7, load=2, exponentials=24, exponentials_bwd=60, enough=256)
 row("attention/mma", h100("h100-record.jsonl.gz"),
     "share of mma.sync's rate forward, backward; s for which a block alone waits in each step, for copies, barriers and fragments, too; "
     "instructions of a score forward, of a bias or mask, ALiBi, softcap, dropout; of an element loaded alone forward, whose accesses take "
@@ -301,9 +301,9 @@ row("attention/score_mod", COUNTED,
     "a tile has at once, of all others; of an operand of columns, of pairs, of a rounding",
     scale=1, light=1, medium=8, tanh=8, other=16, column=2.5, matrix=5, rounding=2)
 row("attention/dbias", GUESSED,
-    "share of mma.sync's rate; instructions of a score, ALiBi, softcap, dropout; of a score with wgmma, counted; of a multiply-add in "
-    "float32",
-    rate=0.6, score=12, alibi=10, softcap=25, dropout=20, wgmma_score=8, float32=8)
+    "share of mma.sync's rate; instructions of a score, ALiBi, softcap, dropout; of a score with wgmma, counted; share of float32's rate; "
+    "instructions of a multiply-add by `naive` (h100-record.jsonl.gz)",
+    rate=0.6, score=12, alibi=10, softcap=25, dropout=20, wgmma_score=8, float32=0.35, naive=120)
 row("attention/decode_naive", GUESSED,
     "instructions of a multiply-add; s of one alone; threads of a multiprocessor",
     multiply_add=8, alone=4e-9, resident=1024)
