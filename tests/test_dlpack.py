@@ -75,3 +75,15 @@ class _Versioned:
 
     def __dlpack__(self, **_):
         return self.array.__dlpack__(max_version=(1, 1))
+
+
+def test_prototypes_that_others_share_do_not_matter(monkeypatch):
+    """`jax.ffi.pycapsule` changes that of `ctypes.pythonapi.PyCapsule_New` for the whole process."""
+    from dnnkern.host.dlpack import Exporter, _unpacked
+    for name in ("PyCapsule_New", "PyCapsule_GetPointer", "PyCapsule_IsValid"):
+        monkeypatch.setattr(getattr(ctypes.pythonapi, name), "argtypes", (ctypes.c_void_p, ctypes.CFUNCTYPE(None), ctypes.CFUNCTYPE(None)))
+        monkeypatch.setattr(getattr(ctypes.pythonapi, name), "restype", None)
+    owner = np.zeros((2, 3), np.uint16)
+    capsule, tensor, flags = _unpacked(Exporter(owner.ctypes.data, (2, 3), "bfloat16", 5, owner, (-3, 1)))
+    assert (tensor.data, tensor.device_id, tensor.code, tensor.bits, flags) == (owner.ctypes.data, 5, 4, 16, 0)
+    assert tensor.shape[:2] == [2, 3] and tensor.strides[:2] == [-3, 1] and capsule is not None

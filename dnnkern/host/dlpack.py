@@ -37,12 +37,11 @@ _CODES = {(2, 64): "float64", (2, 32): "float32", (2, 16): "float16", (4, 16): "
           (10, 8): "float8_e4m3fn", (12, 8): "float8_e5m2", (14, 8): "float8_e8m0fnu"}
 _OF_NAME = {name: code for code, name in _CODES.items()}
 
-_get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-_is = ctypes.pythonapi.PyCapsule_IsValid
-_is.restype, _is.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.c_char_p]
-_new = ctypes.pythonapi.PyCapsule_New
-_new.restype, _new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+# Prototypes of our own: those of `ctypes.pythonapi` are shared, and others set them (`jax.ffi.pycapsule` lets PyCapsule_New take no None)
+_get_pointer, _is, _new = (ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi)) for name, result, *arguments in (
+    ("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p),
+    ("PyCapsule_IsValid", ctypes.c_int, ctypes.py_object, ctypes.c_char_p),
+    ("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)))
 
 
 def _unpacked(a):
