@@ -80,6 +80,8 @@ def of(algorithm, problem, device) -> str | None:
 
 def _plain(value):
     """An argument as text, sizes, strides and places in the workspace too; the same with each version of NumPy."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and (not value.size or -2 ** 63 < value.min() <= value.max() < 2 ** 63):
+        return value.tolist()  # as below, at once: tables of arrays' parts have a million words
     if isinstance(value, (np.generic, np.ndarray)):
         value = value.tolist()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

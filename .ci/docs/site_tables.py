@@ -86,6 +86,7 @@ def architectures():
     return markdown(("architecture", "", "such as", "state", "algorithms for it"), lines, {4})
 
 
+@functools.cache
 def _of_device():
     return charts.on_device(rows())
 

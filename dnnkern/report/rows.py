@@ -1,4 +1,5 @@
 """Rows of results: JSON lines that the benches write, read and summed up."""
+import functools
 import gzip
 import json
 import math
@@ -25,6 +26,7 @@ FAMILIES = {
 DTYPE = re.compile(r"\b(bfloat16|float16|float32|float64|float8_\w+|float4_\w+|u?int\d+)\b")
 
 
+@functools.cache
 def family(op) -> str | None:
     """The family of an operation, as in the table of the README; None of an unknown one."""
     return next((name for name, pattern in FAMILIES.items() if re.fullmatch(pattern, op)), None)
