@@ -15,6 +15,7 @@ from . import code, roof, sensors
 
 CHOSEN = "chosen"  # in place of an algorithm's name: what get_algorithm answers
 HOPELESS = 30.0  # what is predicted to be this many times slower than the best is timed only when asked for
+LEAST_REST = 0.05  # of a peer without what ours do not: below, its time and that of the part are too near each other
 
 
 def names_of(args, op) -> set:
@@ -123,9 +124,8 @@ class CaseBench:
             contenders = [*ours.values(), *(c for p in right.values() for c in (p.contender, p.less) if c is not None)]
             watch = sensors.Watch(self.sensors)
             times = race(contenders, clock, rounds=args.turns, window=args.window, after=watch) if timed else {}
-            for p in right.values():
-                if p.less is not None and timed:
-                    times[p.contender.name] = times[p.contender.name].less(times.pop(p.less.name).median)
+            if timed:
+                self._take_off(right, peers, times)
             exact = [name for name, p in right.items() if p.is_exact]
             fastest = min((name for name in exact if name in times), key=lambda name: times[name].median, default=None)
             more = {}
@@ -159,9 +159,23 @@ class CaseBench:
                 found[module.NAME] = None, f"{type(error).__name__}: {error}"
         return found
 
+    def _take_off(self, right, peers, times):
+        """Of peers the part that ours do not, which was timed beside; where little is left, the difference says nothing, and goes."""
+        for name, peer in list(right.items()):
+            if peer.less is None:
+                continue
+            whole, part = times.pop(peer.contender.name), times.pop(peer.less.name)
+            rest = whole.less(part.median)
+            if rest.median >= LEAST_REST * whole.median:
+                times[peer.contender.name] = rest
+            else:
+                peers[name] = None, f"NO TIME: what is left of {1e6 * whole.median:.4g} us without a part of it is {1e6 * rest.median:.3g}"
+                del right[name]
+
     def _peers_marks(self, peers):
         """What is to be said of a ratio to these peers."""
-        wrong = [f"{name} {'wrong' if error.startswith('WRONG') else 'failed'}" for name, (_, error) in peers.items() if error]
+        kinds = {"WRONG": "wrong", "NO TIME": "not told apart"}
+        wrong = [f"{name} {kinds.get(error.split(':')[0].split(' after')[0], 'failed')}" for name, (_, error) in peers.items() if error]
         return wrong + ["no peer"] * (bool(self.peers) and not any(error is None and p.is_exact for p, error in peers.values()))
 
     def _check_again(self, good, right, peers, times, operands):

@@ -269,6 +269,19 @@ def test_what_a_peer_cannot_leave_out_is_taken_off(monkeypatch, tmp_path, simula
     assert set(rows) == {"naive", "lib"} and 0 < rows["lib"]["time_us"] < 20e3
 
 
+def test_little_that_is_left_of_a_peer_is_no_time(monkeypatch, tmp_path, simulated):
+    """Of a difference of two times that are almost the same nothing is known."""
+    def make(case, operands, clock):
+        whole, part = (timing.Contender(name, lambda k: time.sleep(0.03)) for name in ("lib", "lib's part"))
+        return peers.Peer(whole, lambda: None, results=(), less=part)
+    monkeypatch.setattr(run, "peers_of", lambda op: ([types.SimpleNamespace(NAME="lib", make=make)], {}))
+    path = tmp_path / "rows.jsonl"
+    run.main(["matmul", "--problem", "5x4x3", "--algo", "naive", "--json", str(path)])
+    rows = {r["algo"]: r for r in map(json.loads, path.read_text().splitlines())}
+    assert rows["lib"]["status"].startswith("NO TIME: what is left of ") and rows["lib"]["time_us"] is None
+    assert rows["naive"]["ratio"] is None and {"lib not told apart", "no peer"} <= set(rows["naive"]["marks"])
+
+
 def test_what_get_answers_is_always_measured(monkeypatch, capsys):
     naive = next(a for a in dispatch.algorithms("matmul") if a.name == "naive")
     monkeypatch.setattr(measured, "HOPELESS", 0.0)

@@ -22,7 +22,8 @@ class Peer:
     results : tuple of str or None
         Which outputs it writes, where not all.
     less : Contender or None
-        A part of what it does that ours do not, which the library cannot leave out; its time, of the same run, is taken off.
+        A part of what it does that ours do not, which the library cannot leave out; its time, of the same run, is taken off. Where less
+        than a twentieth is left, the peer has no time.
     is_exact : bool
         Whether it computes as exactly as was asked of ours; else its time stands beside, and no ratio is to it.
     """
