@@ -69,13 +69,20 @@ def _hash(*parts) -> str:
 
 def of(algorithm, problem, device) -> str | None:
     """What an algorithm, bound to a configuration, launches for a problem; None where a kernel is written as a program runs, in no file."""
-    written = _Written()
+    built = algorithm.build(problem, device, algorithm.config)
     try:
-        launches = [(written.of(k.kernel), ",".join(map(type_text, k.signature)), k.grid, k.block, k.shared, k.cluster,
-                     [_plain(a) for a in k.arguments]) for k in algorithm.build(problem, device, algorithm.config)]
+        launches = [(text, ",".join(map(type_text, k.signature)), k.grid, k.block, k.shared, k.cluster, [_plain(a) for a in k.arguments])
+                    for text, k in zip(_texts(*(k.kernel for k in built)), built)]
     except (KeyError, OSError):
         return None
     return _hash(_compiler(), *launches)
+
+
+@functools.cache
+def _texts(*kernels) -> list:
+    """What is written in kernels; functions that they share count once, as those of the first."""
+    written = _Written()
+    return [written.of(kernel) for kernel in kernels]
 
 
 def _plain(value):
@@ -102,7 +109,12 @@ def device_of(machine):
 
 def problem_of(row):
     """The problem of a row; ValueError where its record is of another version."""
-    return family_words(Parser(), row["op"])[2](row["record"])
+    return _problem_maker(row["op"])(row["record"])
+
+
+@functools.cache
+def _problem_maker(op):
+    return family_words(Parser(), op)[2]
 
 
 def is_stale(row) -> bool:

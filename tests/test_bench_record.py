@@ -219,7 +219,7 @@ def test_a_row_is_stale_when_something_else_would_run(simulated):
     assert not code.is_stale(row)
 
 
-def test_a_page_shows_marks_and_stale_rows(monkeypatch, simulated):
+def test_a_page_shows_marks_and_stale_rows(simulated):
     """Three rows of the same page: one of what would run now, one of another kernel, one whose run met a power cap."""
     site = pytest.importorskip("site_tables")
     fresh = {**chosen_row(), "problem": "fresh", "status": "ok", "is_peer": False, "chosen": True, "time_us": 10.0, "tflops": 1.0,
@@ -227,8 +227,7 @@ def test_a_page_shows_marks_and_stale_rows(monkeypatch, simulated):
     fresh["machine"].update(commit="0123abcd", date="2026-01-02T03:04:05")
     rows = [fresh, {**fresh, "problem": "older", "code": "0"}, {**fresh, "problem": "capped", "marks": ["power cap"]},
             {**fresh, "problem": "changed", "machine": {**fresh["machine"], "commit": "0123abcd+"}}]
-    monkeypatch.setattr(site, "rows", lambda: rows)
-    cells = {line.split("|")[1].split()[1]: [cell.strip() for cell in line.split("|")[8:10]] for line in site.problems().splitlines()
+    cells = {line.split("|")[1].split()[1]: [cell.strip() for cell in line.split("|")[8:10]] for line in site.problems(rows).splitlines()
              if "softmax_fwd" in line}
     assert cells == {"fresh": ["12.5", ""], "older": ["12.5", "stale"], "capped": ["12.5", "power cap"]}
 

@@ -133,11 +133,12 @@ def programs_chart():
     return site_drawings.chart("Time of a step; as PyTorch is, it is 1", lines, 0, 1, [(t / 4, f"{t / 4:g}") for t in range(5)], dot=False)
 
 
-def problems():
-    """Every problem of every family, folded; of the charts' device, and of others that the record has."""
-    first = _of_device()[0]["machine"]["device"]
-    others = dict.fromkeys(r["machine"]["device"] for r in rows() if r.get("set") and r["machine"]["device"] != first)
-    return "\n\n".join(f"**{device}**\n\n{_problems(charts.on_device(rows(), device))}" for device in (first, *others))
+def problems(found=None):
+    """Every problem of every family, folded; of the charts' device, and of others that the record has. Of rows found, or of all."""
+    found = rows() if found is None else found
+    first = charts.on_device(found)[0]["machine"]["device"]
+    others = dict.fromkeys(r["machine"]["device"] for r in found if r.get("set") and r["machine"]["device"] != first)
+    return "\n\n".join(f"**{device}**\n\n{_problems(charts.on_device(found, device))}" for device in (first, *others))
 
 
 def _problems(found):
