@@ -62,4 +62,4 @@ def _near(case, draw):
         problem = made.problem
     except (ValueError, TypeError):
         return None
-    return made if problem.bytes <= MOST_BYTES and problem.flops <= MOST_FLOPS else None
+    return made if not problem.is_empty and problem.bytes <= MOST_BYTES and problem.flops <= MOST_FLOPS else None

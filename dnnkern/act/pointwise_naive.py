@@ -50,7 +50,7 @@ def estimate(problem, device, config):
     for k, a in enumerate(form.arrays):
         total += a.tensor.nbytes * min(32, max(abs(form.dims[-1].strides[k]), 1) * a.itemsize) // a.itemsize
     issue = issue_seconds(form.size, COST.thread + COST.dimension * len(form.dims) + instructions(problem), device)
-    work = overlap(issue=issue, memory=memory_seconds(total, device))
+    work = overlap(issue=issue, memory=memory_seconds(total, device) * (1 + COST.more * (form.inputs - 1)))
     return LAUNCH + Cost(waves=COST.start) + work + slope_cost(problem, device, simple=True)
 
 

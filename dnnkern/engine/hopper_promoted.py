@@ -9,7 +9,8 @@ import functools
 from typing import NamedTuple
 
 from ..device import cuda, device_function, f32
-from ..device.fastmath import fma
+from ..device.fastmath import fma, minimum
+from ..device.vec import advance, load4
 from ..device.warp import broadcast
 
 LANES = 4  # that have the same rows
@@ -30,6 +31,60 @@ class Factors(NamedTuple):
     find: object
     read: object
     join: object
+
+
+@functools.cache
+def make_block_factors(a_blocks, b_blocks, vector, last_row_of, scale_b_of):
+    """`Factors` of scales by block, of a, b or both; `vector`: four of a's along k are 16 aligned bytes.
+
+    ``last_row_of(tile, out)`` and ``scale_b_of(tile, out)`` are device functions: the last row that there is a scale of, and where those of
+    the tile's b begin. `out` has `scale_a` and `scale_strides`.
+    """
+    @device_function
+    def find_factors(tile, first_row, out):
+        low, high, both, strides = out.scale_a, out.scale_a, scale_b_of(tile, out), out.scale_strides
+        if a_blocks:
+            row, last = tile.row + first_row, last_row_of(tile, out)
+            low = advance(out.scale_a, min(row, last) * strides.a_row)
+            high = advance(out.scale_a, min(row + 8, last) * strides.a_row)
+        if b_blocks:
+            both = advance(both, (tile.column >> 7) * strides.b_column)
+        return low, high, both
+
+    @device_function
+    def read_scales(coming, at, scales, stride, k, end):
+        if vector:  # four steps side by side
+            if k < end:
+                coming[at], coming[at + 1], coming[at + 2], coming[at + 3] = load4(scales, k)
+        else:
+            for j in range(EACH):
+                coming[at + j] = scales[minimum(k + j, end - 1) * stride]
+
+    @device_function
+    def read_factors(coming, state, k, end, out):
+        low, high, both = state
+        if a_blocks:
+            read_scales(coming, 0, low, out.scale_strides.a_block, k, end)
+            read_scales(coming, EACH, high, out.scale_strides.a_block, k, end)
+        if b_blocks:
+            for j in range(EACH):
+                coming[2 * EACH + j] = both[minimum(k + j, end - 1) * out.scale_strides.b_block]
+
+    @device_function
+    def join_factors(coming, j):
+        low, high = f32(1), f32(1)
+        if a_blocks:
+            low, high = coming[j], coming[EACH + j]
+        if b_blocks:
+            low, high = low * coming[2 * EACH + j], high * coming[2 * EACH + j]
+        return low, high
+    return Factors(find_factors, read_factors, join_factors)
+
+
+def in_fours(scale, scales):
+    """Whether four scales by block along k of a are 16 aligned bytes, wherever the first of them is a multiple of four."""
+    strides = scales.strides
+    return scales.a == "block" and strides.a_block == 1 and scale.alignment % 16 == 0 and strides.a_row % 4 == 0 and scale.shape[1] % 4 == 0
 
 
 def promoted_fits(tile):

@@ -4,6 +4,9 @@ The main loop is `engine.hopper`'s. A block finds its next tile in the offsets (
 step. A tile belongs to one group; TMA may read rows of the next one with it, which cost nothing and are not stored: 64 rows inside the
 group leave through TMA, the last ones of a group by threads, from shared memory. Within a group tiles go down the rows of a band and then
 along it, as in `_tile.locate`: what works at one time shares columns of b[g], which is read once, and the band's rows of a from the L2.
+
+8-bit floats may have scales by block, 1 x 128 of a and 128 x 128 of b[g]: a step of k is one block, and its sums count for their product
+(`engine.hopper_promoted`), as in DeepGEMM.
 """
 import functools
 from typing import NamedTuple
@@ -22,10 +25,12 @@ from ..engine.hopper import ROW, make_matrix_loader, make_product
 from ..engine.hopper_lines import line_tiles, lines_refusal, make_line_store
 from ..engine.hopper_plan import (Config, Specialisation, make_operand, pack_seconds, product_seconds, rows_for_tma, steps_of,
                                   store_argument, tiles_for, type_refusal, wgmma_dtype)
+from ..engine.hopper_promoted import in_fours, make_block_factors
 from ..engine.hopper_stores import make_direct_store, make_boxed_store
+from ..engine.scales import ScaleStrides
 from ..host.launch import Argument, Launch
 from ._groups import likely_tiles, make_find_tile, most_tiles
-from ._wgmma_cost import InLines, LineSpecialisation, aside_of, shallow_seconds, slower_of
+from ._wgmma_cost import InLines, LineSpecialisation, aside_of, longer_step, shallow_seconds, slower_of
 
 COST = constants("matmul/grouped")
 
@@ -35,8 +40,6 @@ def supports(problem):
     reason = type_refusal(problem)
     if reason:
         return reason
-    if problem.scales.by_block:
-        return "scales by block"
     if max(problem.m_total, problem.n, problem.k) >= 2 ** 31 - 256 or most_tiles(problem, 64) * ceil_div(problem.n, 64) >= 2 ** 31:
         return f"M, N, K = {problem.m_total}, {problem.n}, {problem.k} with {problem.groups} groups: more tiles than 2**31"
     return None
@@ -49,9 +52,11 @@ def _operands(problem):
 
 
 def configs(problem, device):
-    """Every tile of a single block that reads b as it lies."""
+    """Every tile of a single block that reads b as it lies, within one block of its columns where these have scales."""
     found = [tile for tile in tiles_for("mn", problem.a.dtype) if tile.cluster == 1]
-    whole = (rows_for_tma(problem.y, problem.y_strides, problem.m_total, problem.n)
+    if problem.scales.by_block:
+        found = [tile for tile in found if 128 % tile.bn == 0]
+    whole = (problem.scales.by_block or rows_for_tma(problem.y, problem.y_strides, problem.m_total, problem.n)
              or lines_refusal(problem.epilogue, problem.y_strides, problem.n))
     return [Config(tile) for tile in found] + ([] if whole else [InLines(tile) for tile in line_tiles(found)])
 
@@ -72,14 +77,32 @@ def estimate(problem, device, config):
     if not by_tma:  # rows outside the groups are not stored
         rows = min(1.0, problem.m_total / (likely_tiles(problem, tile.bm) * tile.bm))
         aside += rows * aside_of(config, device, tiles, 1 + _stores_pairs(problem))
-    beside = aside + pack_seconds(_operands(problem), device) + Cost(waits=search, l2=read)
-    return (beside + product_seconds(problem, tile, device, tiles, steps)).slowed(slower=slower_of(config))
+    operands = _operands(problem)
+    beside = aside + pack_seconds(operands, device) + Cost(waits=search, l2=read)
+    product = product_seconds(problem, tile, device, tiles, steps, longer=longer_step(operands))
+    return (beside + product).slowed(slower=slower_of(config))
 
 
 def _stores_pairs(problem):
     """Whether two neighbouring results are one store."""
     (row, column), y = problem.y_strides, problem.y
     return column == 1 and problem.n % 2 == 0 and row % 2 == 0 and y.alignment % (2 * y.itemsize) == 0
+
+
+class GroupOutput(NamedTuple):
+    """Where results go, and what the epilogue and the factors of blocks read."""
+    n: i32
+    y: object
+    y_row: i64
+    y_column: i64
+    alpha: object
+    bias: object
+    bias_group: i64
+    bias_stride: i64
+    scale_a: object
+    scale_b: object
+    scale_strides: ScaleStrides
+    scale_group: i64
 
 
 class GroupTile(NamedTuple):
@@ -115,6 +138,16 @@ def _make_locate(tile):
     return locate
 
 
+@device_function
+def _last_row(tile, out):
+    return tile.row_end - 1
+
+
+@device_function
+def _scale_b(tile, out):
+    return advance(out.scale_b, i64(tile.z_b) * out.scale_group)
+
+
 @functools.cache
 def kernel(special):
     """All groups, one persistent launch."""
@@ -137,7 +170,8 @@ def kernel(special):
             lines(acc, first, staging, row, column, thread, barrier, end, n, e, y, 0, y_row)
         else:
             straight(acc, first, row, column, thread, end, n, e, y, 0, y_row, y_column)
-    product = make_product(tile, make_matrix_loader(tile, *special.operands), _make_locate(tile), sink, spec.accumulator,
+    factors = make_block_factors(*special.blocks, _last_row, _scale_b) if any(special.blocks[:2]) else None
+    product = make_product(tile, make_matrix_loader(tile, *special.operands), _make_locate(tile), sink, spec.accumulator, factors,
                            cooperative=True)
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
@@ -146,7 +180,7 @@ def kernel(special):
         shared = cuda.shared.array(0, u32)
         product(tensor_map_address(a), tensor_map_address(b), tensor_map_address(y_map), shared_address(shared, 0), tiles,
                 (offsets, offset_stride, groups, rows, tiles_n, band_tiles, per_row, steps),
-                (n, y, y_row, y_column, alpha, bias, bias_group, bias_stride, scale_a, scale_b, scale_strides, scale_group))
+                GroupOutput(n, y, y_row, y_column, alpha, bias, bias_group, bias_stride, scale_a, scale_b, scale_strides, scale_group))
     return grouped_matmul_wgmma
 
 
@@ -159,7 +193,9 @@ def build(problem, device, config):
     by_tma = rows_for_tma(y, problem.y_strides, problem.m_total, problem.n)
     dtypes = tuple(wgmma_dtype(x.tensor.dtype, problem.math) for x in (a, b))
     kind = LineSpecialisation if isinstance(config, InLines) else Specialisation
-    special = kind(tile, (*dtypes, a.major, b.major), problem.epilogue, by_tma, _stores_pairs(problem))
+    scales = problem.scales
+    special = kind(tile, (*dtypes, a.major, b.major), problem.epilogue, by_tma, _stores_pairs(problem),
+                   (scales.a == "block", scales.b == "block", in_fours(problem.scale_a, scales)))
     tiles_n = ceil_div(problem.n, tile.bn)
     tiles = most_tiles(problem, tile.bm) * tiles_n
     a_map = a.argument(tile.bm, 0)
@@ -169,7 +205,7 @@ def build(problem, device, config):
                  Argument("int64", column), Argument("int32", problem.n), Argument("int32", tiles), *problem.offset_arguments(),
                  Argument("int32", problem.groups), Argument("int32", problem.m_total), Argument("uint32x3", divisor(tiles_n)),
                  Argument("uint32x3", divisor(BAND * tiles_n)), Argument("int32", tiles_n),
-                 Argument("int32", steps_of(problem.k, problem.a.itemsize)), *problem.scales.arguments(),
+                 Argument("int32", steps_of(problem.k, problem.a.itemsize)), *scales.arguments(),
                  Argument("int64", problem.scale_group_stride), *problem.epilogue_arguments())
     blocks = min(tiles, device.sms * tile.blocks)
     return (*a.pack(0), *b.pack(a.bytes),

@@ -9,11 +9,10 @@ It wins wherever y has enough tiles for the multiprocessors; below that the sum 
 """
 import functools
 
-from ..device import cuda, device_function, f32, jit, u32
-from ..device.fastmath import minimum
+from ..device import cuda, device_function, jit, u32
 from ..device.index import ceil_div
 from ..device.tma import tensor_map_address
-from ..device.vec import advance, load4, shared_address
+from ..device.vec import shared_address
 from ..dispatch import Algorithm, Note
 from ..engine.cost import Cost
 from ..engine.hopper import ROW, make_matrix_loader, make_product
@@ -24,7 +23,7 @@ from ..engine.hopper_plan import (MOST_REDUCED, TIMES_OF_MATRICES, Config, Matmu
                                   least_seconds, locate_arguments, make_epilogue_params, make_kept, make_locate, make_sink, operands_of,
                                   output_arguments, pack_seconds, product_seconds, refusal, slots_of, steps_of, stored_by_tma, tile_count,
                                   tiles_for, waves_of, wgmma_dtype, y_argument)
-from ..engine.hopper_promoted import EACH, Factors
+from ..engine.hopper_promoted import in_fours, make_block_factors
 from ..engine.hopper_stores import activation_seconds, aside_seconds, boxed_output, staged_addend
 from ..engine.programs import NOTHING, operand_names, read_operands
 from ..engine.roles import has_row_steps, store_width, stored_by_rows
@@ -106,56 +105,26 @@ def bound(problem, device):
     return pack_seconds(operands_of(parts, problem.math), device) + least_seconds(problem, parts, device)
 
 
+@device_function
+def _last_row(tile, out):
+    return out.m - 1
+
+
+@device_function
+def _scale_b(tile, out):
+    return out.scale_b
+
+
 @functools.cache
 def kernel(special):
     """The whole product, one persistent launch."""
     tile, spec = special.tile, special.epilogue
     sink = (make_line_sink if isinstance(special, LineSpecialisation) else make_sink)(special)
-    a_blocks, b_blocks, vector = special.blocks
-
-    @device_function
-    def find_factors(tile, first_row, out):
-        low, high, both, strides = out.scale_a, out.scale_a, out.scale_b, out.scale_strides
-        if a_blocks:
-            row, last = tile.row + first_row, out.m - 1
-            low = advance(out.scale_a, min(row, last) * strides.a_row)
-            high = advance(out.scale_a, min(row + 8, last) * strides.a_row)
-        if b_blocks:
-            both = advance(out.scale_b, (tile.column >> 7) * strides.b_column)
-        return low, high, both
-
-    @device_function
-    def read_scales(coming, at, scales, stride, k, end):
-        if vector:  # four steps side by side
-            if k < end:
-                coming[at], coming[at + 1], coming[at + 2], coming[at + 3] = load4(scales, k)
-        else:
-            for j in range(EACH):
-                coming[at + j] = scales[minimum(k + j, end - 1) * stride]
-
-    @device_function
-    def read_factors(coming, state, k, end, out):
-        low, high, both = state
-        if a_blocks:
-            read_scales(coming, 0, low, out.scale_strides.a_block, k, end)
-            read_scales(coming, EACH, high, out.scale_strides.a_block, k, end)
-        if b_blocks:
-            for j in range(EACH):
-                coming[2 * EACH + j] = both[minimum(k + j, end - 1) * out.scale_strides.b_block]
-
-    @device_function
-    def join_factors(coming, j):
-        low, high = f32(1), f32(1)
-        if a_blocks:
-            low, high = coming[j], coming[EACH + j]
-        if b_blocks:
-            low, high = low * coming[2 * EACH + j], high * coming[2 * EACH + j]
-        return low, high
+    factors = make_block_factors(*special.blocks, _last_row, _scale_b) if any(special.blocks[:2]) else None
     epilogue_params, corner = make_epilogue_params(spec), device_function(lambda tile: (tile.row, tile.column, tile.z))
     parameters = device_function(lambda tile, out: (epilogue_params(out, tile.z), out.n))
     product = make_product(tile, make_matrix_loader(tile, *special.operands), make_locate(tile, special.keeps), sink, spec.accumulator,
-                           Factors(find_factors, read_factors, join_factors) if a_blocks or b_blocks else None,
-                           addend=make_addend_stages(tile, corner, ITEMSIZE[spec.output]) if special.by_ring else None,
+                           factors, addend=make_addend_stages(tile, corner, ITEMSIZE[spec.output]) if special.by_ring else None,
                            ahead=make_columns_ahead(tile, spec, special.pairs, parameters) if special.ahead else None,
                            keeps=make_kept(special))
     FURTHER, REDUCES = special.by_ring or special.boxed is not None, reduces(spec)
@@ -178,13 +147,6 @@ def kernel(special):
     return matmul_wgmma
 
 
-def _in_fours(scale, parts):
-    """Whether four scales by block along k are 16 aligned bytes, wherever the first of them is a multiple of four."""
-    strides = parts.scales.strides
-    return (parts.scales.a == "block" and strides.a_block == 1 and scale.alignment % 16 == 0 and strides.a_row % 4 == 0
-            and scale.shape[1] % 4 == 0)
-
-
 def build(problem, device, config):
     """Copies where there must be any, then one launch of as many blocks as the device holds, or as there are tiles."""
     tile = config.tile
@@ -203,7 +165,7 @@ def build(problem, device, config):
     further_map = NOTHING if further is None else addend_argument(names, further, operands, (parts.batch_size, parts.m, parts.n))
     kind = LineSpecialisation if isinstance(config, InLines) else Specialisation
     special = kind(tile, (*dtypes, a.major, b.major), parts.epilogue, by_tma, not by_tma and store_width(parts, 2) == 2,
-                   (scales.a == "block", scales.b == "block", _in_fours(problem.scale_a, parts)), staged,
+                   (scales.a == "block", scales.b == "block", in_fours(problem.scale_a, scales)), staged,
                    pairs, by_ring, columns_ahead(tile, parts.epilogue, pairs), keeps, boxed, by_rows and parts.n < tile.bn)
     b_rows, packed = tile.bn // tile.cluster, a.bytes + b.bytes
     a_map = a.argument(tile.bm, 0)

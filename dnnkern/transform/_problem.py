@@ -33,9 +33,9 @@ class Moves:
         form = self.canonical
         *rest, last = form.dims
         nbytes = last.size * form.itemsize
-        whole = all(v % last.size == 0 for d in rest for v in (d.x, d.y)) and rest
-        whole = whole and form.x_first % last.size == form.y_first % last.size == 0
-        if (last.x, last.y) != (1, 1) or nbytes not in (2, 4, 8, 16) or not whole or min(self.alignments(form)) < nbytes:
+        if (last.x, last.y) != (1, 1) or nbytes not in (2, 4, 8, 16) or not rest or min(self.alignments(form)) < nbytes:
+            return form
+        if any(v % last.size for d in rest for v in (d.x, d.y)) or form.x_first % last.size or form.y_first % last.size:
             return form
         dims = tuple(Dim(d.size, d.x // last.size, d.y // last.size) for d in rest)
         return Canonical(dims, nbytes, form.x_first // last.size, form.y_first // last.size)

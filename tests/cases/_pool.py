@@ -365,6 +365,7 @@ def cases(op) -> list:
         case("divisor-dilated", (1, 8, 8, 9), 2, stride=2, padding=(1, 2), dilation=(3, 2), count_include_pad=True, divisor=3)
         case("counting-dilated", (1, 8, 8, 9), 2, stride=2, padding=(1, 2), dilation=(3, 2), count_include_pad=True, ceil_mode=True)
     if is_forward:
+        case("global-of-16637-pixels", (1, 3, 131, 127), None, "float16", layouts=("NHWC",))
         case("broadcast", (3, 8, 5, 6), 2, place={"x": {"expand": (0,)}})
     return found
 

@@ -2,6 +2,7 @@
 
 - The rows that share a head of the cache, of all heads of its group, are one tile of up to eight rows: a thread has its 16 bytes' part of
   each row's query and of each row's accumulators in registers, and a product takes a few shuffles within the part of the warp.
+- Wide heads take several such parts of a thread; heads of no whole 16 bytes are read in smaller parts, at worst by single elements.
 - A part of a warp has several keys in flight and its own row_max and row_sum, so that nothing is exchanged before the end, when the
   parts meet once in shared memory.
 - A sequence has as many ranges as fill the device. What they leave, row_max, row_sum and the accumulators, a second launch merges.
@@ -11,6 +12,7 @@
 Limited by memory where an element has four bytes or more; with 16-bit elements by the conversions and shuffles of each key.
 """
 import functools
+import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -38,16 +40,17 @@ from ._ranges import Parts, make_merge, make_places, make_range, make_store_outp
 COST = constants("attention/decode_simt")
 
 THREADS, TILE, LANES = 128, 8, 32
-WIDEST = 4 * LANES  # chunks of 16 bytes of a row
+REGISTERS = 40  # of a thread for its part of a row; four chunks in any case
 BLOCKS = 4  # of a multiprocessor, to have enough bytes under way
 
 
 @dataclass(frozen=True)
 class Config:
-    """What kernels are compiled for: 32-bit words of an access to q, k and v, sizes of the heads, rows of a tile; into how many ranges the
-    keys are cut; whether lse is an output; the caches' dtype, and whether keys and values have factors."""
+    """What kernels are compiled for: elements of a chunk, and 32-bit words of an access to q, k and v, sizes of the heads, rows of a tile;
+    into how many ranges the keys are cut; whether lse is an output; the caches' dtype, and whether keys and values have factors."""
     kind: Kind
     paged: bool
+    chunk: int
     words: tuple
     d: int
     e: int
@@ -56,11 +59,6 @@ class Config:
     lse: bool
     cache: str
     scaled: tuple
-
-    @property
-    def chunk(self):
-        """Elements of a cache in 16 bytes."""
-        return 16 // ITEMSIZE[self.cache]
 
     @property
     def chunks(self):
@@ -106,15 +104,20 @@ class Config:
         return f"{self.rows} rows, {self.lanes} lanes a key, {self.splits} ranges"
 
 
+def _chunk(problem):
+    """Elements of the largest part of 16 bytes that divides a row of keys and one of values."""
+    p = problem
+    return math.gcd(p.d, p.dv, 16 // p.k_cache.itemsize)
+
+
 def supports(problem):
-    """Rows of whole accesses."""
-    p, per = problem, 16 // problem.k_cache.itemsize
+    """Heads whose rows fit the registers of a warp."""
+    p, chunk = problem, _chunk(problem)
     if reason := refusal(p, of_bytes=True):
         return reason
-    if max(p.d, p.dv) > WIDEST * per:
-        return f"heads of {p.d} and {p.dv} elements; expected {WIDEST * per} at most"
-    if p.d % per or p.dv % per or not p.dv:
-        return f"heads of {p.d} and {p.dv} elements; expected multiples of {per}"
+    widest = LANES * chunk * max(4, REGISTERS // (chunk * ITEMSIZE[p.compute] // 4))
+    if not 0 < p.dv <= widest or p.d > widest:
+        return f"heads of {p.d} and {p.dv} elements; expected 1 to {widest}"
     if any(t.strides[-1] != 1 for t in (p.q, p.k_cache, p.v_cache)):
         return "the elements of a head are not contiguous"
     elements = p.batch * p.kv_heads * (p.group * p.rows + TILE) * 2 * max(p.d, p.dv, 1024)
@@ -131,11 +134,11 @@ def _tile(problem):
 
 def configs(problem, device):
     """Ranges by powers of two, as long as each has a few keys for every part of a warp."""
-    p, per = problem, 16 // problem.k_cache.itemsize
-    words = tuple(access_words(t, per, p.strides(t)[:-1]) for t in (p.q, p.k_cache, p.v_cache))
+    p, chunk = problem, _chunk(problem)
+    words = tuple(access_words(t, chunk, p.strides(t)[:-1]) for t in (p.q, p.k_cache, p.v_cache))
     found, splits = [], 1
     while not found or splits <= 1024 and p.seen >= 32 * splits:
-        found.append(Config(decode_kind(p), p.page_table is not None, words, p.d, p.dv, _tile(p), splits, p.lse is not None,
+        found.append(Config(decode_kind(p), p.page_table is not None, chunk, words, p.d, p.dv, _tile(p), splits, p.lse is not None,
                             p.k_cache.dtype, scaled(p)))
         splits *= 2
     return found
@@ -154,6 +157,8 @@ def estimate(problem, device, config):
     share = min(1.0, blocks / (BLOCKS * device.sms))
     moved = memory_seconds(p.bytes + (tiles - 1) * p.bytes / COST.again, device)
     each = c.held * c.chunk * COST.element * (c.rows + 1) + c.rows * (COST.halving * c.lanes.bit_length() + COST.row)
+    if c.chunk * ITEMSIZE[c.cache] < 16:
+        each += 2 * c.held * COST.narrow
     issue = issue_seconds(p.batch * p.kv_heads * tiles * p.seen * c.lanes, COST.issue * each, device)
     waves = ceil_div(blocks, BLOCKS * 2 * device.sms)
     return (LAUNCH + overlap(memory=moved / share, issue=issue / share, waits=waves * COST.wave)

@@ -21,9 +21,10 @@ row("act/elements", h200("h200-act.jsonl"),
 row("act/waits", h200("h200-act.jsonl"),
     "chunks of a thread -> times as long, with heavy functions of 16-bit elements: little is loaded while others compute",
     chunks_1=1.09, chunks_2=1.06, chunks_4=1.0)
-row("act/naive", GUESSED,
-    "instructions of a thread and of a dimension's division; s that it takes beside what is counted",
-    thread=30, dimension=70, start=1.2e-6)
+row("act/naive", h100("h100-record.jsonl.gz"),
+    "instructions of a thread and of a dimension's division; s that it takes beside what is counted; times as long for each input more: a "
+    "thread's loads are few bytes",
+    ("thread", "dimension", "start"), thread=30, dimension=70, start=1.2e-6, more=0.09)
 row("act/rows", h200("h200-act.jsonl"),
     "times as long as counted, and for each chunk of a thread more; s that a block takes beside its bytes, and each of its chunks; times "
     "as long with one row a thread of gates' gradients that are not aligned (h100-weak-spots-band.jsonl); blocks of a multiprocessor",
@@ -102,9 +103,10 @@ row("pool/fwd_global", h200("h200-bandwidth.md"),
     ("exposed", "enough"),
     thread=300, access=8, element=2, element_index=5, enough=1024, least_share=1e-3, exposed=0.5, blocks=4)
 row("pool/fwd_global_channels", h200("h200-bandwidth.md"),
-    "instructions of a thread, a load, an element without and with an index; blocks that are enough; share that shows",
-    ("exposed", "enough"),
-    thread=600, load=10, element=2, element_index=5, enough=2, exposed=0.5, blocks=3)
+    "instructions of a thread, a load, an element without and with an index; blocks that are enough; bytes in flight of a "
+    "multiprocessor that memory's rate takes; share that shows; s of the launch that reduces what parts leave",
+    ("exposed", "enough", "in_flight", "joined"),
+    thread=600, load=10, element=2, element_index=5, enough=2, in_flight=16e3, exposed=0.5, blocks=3, joined=5e-6)
 row("pool/fwd_planes", COUNTED,
     "instructions of an element's load, of a window along a row and along a column, of a tap without and with an index; blocks of a "
     "multiprocessor; share of overlapped times that shows; s that a block waits; times as long (h100-record.jsonl.gz)",

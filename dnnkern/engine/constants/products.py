@@ -308,9 +308,9 @@ row("attention/decode_naive", GUESSED,
     "instructions of a multiply-add; s of one alone; threads of a multiprocessor",
     multiply_add=8, alone=4e-9, resident=1024)
 row("attention/decode_simt", h200("h200-attention.md"),
-    "share of bytes that further tiles read again; instructions of a key's multiply-adds, a row, a step of its sum; times those, of which "
-    "half is issued; s of a wave, of a block's ends", ("wave", "ends"),
-    again=4, element=2, row=10, halving=2, issue=2, wave=1.5e-6, ends=5e-6)
+    "share of bytes that further tiles read again; instructions of a key's multiply-adds, a row, a step of its sum, a load of less than 16 "
+    "bytes; times those, of which half is issued; s of a wave, of a block's ends", ("narrow", "wave", "ends"),
+    again=4, element=2, row=10, halving=2, narrow=4, issue=2, wave=1.5e-6, ends=5e-6)
 row("attention/decode_mma", h200("h200-attention.jsonl"),
     "share of the nominal bandwidth, where nothing is written; s of a launch, a wave of blocks, a warp that meets the others, a load as "
     "blocks without others see it, a cluster that merges, and what a merge takes less whose blocks run beside the ranges'; of a warp's "
