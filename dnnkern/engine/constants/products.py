@@ -246,8 +246,8 @@ row("attention/rope_naive", GUESSED,
     "instructions of an element, of a dimension's division",
     element=80, dimension=70)
 row("attention/dropout_mask", GUESSED,
-    "instructions of a thread, of an element",
-    thread=260, element=8)
+    "instructions of a thread, of an element, stored alone; of a thread with 16-byte stores, of an element",
+    thread=260, element=8, philox=130, stored=4)
 row("attention/rope_rows", COUNTED,
     "instructions of a thread, a dimension, an element, an access; blocks of a multiprocessor",
     thread=40, dimension=12, element=8, access=8, blocks=6)
