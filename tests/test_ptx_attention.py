@@ -450,3 +450,17 @@ def test_rows_that_share_a_cache_are_products_of_wgmma(words):
     assert launch.block[0] * c.blocks * code.registers <= 65536 and c.blocks * (launch.shared + 1024) <= 228 << 10
     assert not code.doubles and not code.divisions
     assert set(code.opcodes("MEMBAR")) <= {"MEMBAR.ALL.CTA"}
+
+
+@pytest.mark.parametrize("op, words", [("sdpa_fwd", "2x4x512x320 bf16 --causal"), ("sdpa_bwd", "2x4x512x320 f16 --causal"),
+                                       ("sdpa_fwd", "2x4x512x320 f32 --mask pairs --softcap 30"),
+                                       ("sdpa_bwd", "2x4x512x320 f32 --bias full --alibi")])
+def test_rows_of_scores_pass_through_registers(op, words):
+    """What `unfused` launches between products: nothing spilled, as many blocks as hide what loads take."""
+    problem, target = parse_problem(words.split(), op), device("sm_90a")
+    algorithm = next(a for a in dispatch.algorithms(op) if a.name == "unfused")
+    own = [one for one in algorithm.build(problem, target, None) if one.kernel.py_func.__module__.endswith("unfused")]
+    assert len(own) == (2 if op == "sdpa_fwd" else 1)
+    for launch in own:
+        code = machine_code(launch.kernel, launch.signature)
+        assert code.registers <= 64 and not code.doubles

@@ -89,10 +89,11 @@ def embedded(product, problem, device, places, scalars=()) -> tuple:
     device : Device
     places : {str: Place}
         Of "a", "b", "y", of "workspace" where the algorithm needs one, and of the addends and scales that the problem has.
-    scalars : tuple of str
-        Those of "alpha" and "beta" that are the outer operation's own; the others are 1, which a problem that is not scaled never reads.
-        And the numbers of a program.
+    scalars : tuple of str, or {str: float}
+        Those of "alpha" and "beta" that are the outer operation's own, or what they are; the others are 1, which a problem that is not
+        scaled never reads. And the numbers of a program.
     """
+    numbers = scalars if isinstance(scalars, dict) else {}
     absent = [name for name in ("bias", "c", "scale_a", "scale_b") if getattr(problem, name, problem) is None]
     places = {**dict.fromkeys(absent, places["y"]), **places}  # never read, but a launch names them
 
@@ -101,6 +102,8 @@ def embedded(product, problem, device, places, scalars=()) -> tuple:
             return replace(argument, value=argument.type(*map(moved, argument.members)))
         if not argument.is_dynamic:
             return argument
+        if argument.value in numbers:
+            return replace(argument, value=numbers[argument.value])
         if argument.value in scalars or argument.value in SCALARS:
             return argument if argument.value in scalars else replace(argument, value=1.0)
         if argument.value not in places:

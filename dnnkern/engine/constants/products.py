@@ -245,6 +245,10 @@ row("attention/naive", h200("h200-attention.jsonl"),
 row("attention/rope_naive", GUESSED,
     "instructions of an element, of a dimension's division",
     element=80, dimension=70)
+row("attention/unfused", GUESSED,
+    "instructions of a score and its exponential, of a score's gradient, of dropout; times as long as the bytes of a pass over scores; s "
+    "of a chain of small launches, forward and backward",
+    score=14, gradient=30, dropout=120, slower=1.15, fwd=5e-6, bwd=10e-6)
 row("attention/dropout_mask", GUESSED,
     "instructions of a thread, of an element, stored alone; of a thread with 16-byte stores, of an element",
     thread=260, element=8, philox=130, stored=4)
