@@ -93,7 +93,7 @@ def parts_of(problem) -> list:
 
 
 def operand(problem, name, part):
-    """(tensor, place) of the matrices of a part: rows of a group's heads of an array of queries; keys of k, v and their gradients."""
+    """The matrices of a part, and where they are: rows of a group's heads of an array of queries; keys of k, v and their gradients."""
     p, t = problem, problem.array(name)
     (image, head, row, column), (*_, elements) = p.strides(t), p.sizes(t)
     rows, first, item = p.keys, part.head, t.itemsize

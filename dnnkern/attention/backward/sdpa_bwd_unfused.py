@@ -67,7 +67,7 @@ def _plan(problem, device, config):
         of = {name: operand(p, name, part) for name in ("q", "k", "v", "do", "dq", "dk", "dv")}
 
         def product(a, b, y, **more):
-            """Of operands, each (tensor, place)."""
+            """Of operands, each with where it is."""
             plan.product({"a": a[1], "b": b[1], "y": y[1]}, scale if "scaled" in more else (), a=a[0], b=b[0], y=y[0], **more)
         dots, made = scores(p, part, compute), scores(p, part, p.dtype)
         product(of["q"], of["k"], (dots, s_at), transpose_b=True)
