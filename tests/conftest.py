@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import warnings
 
+import in_parts  # before anything that asks for GPUs
 import kept
 import pytest
 
@@ -62,6 +63,7 @@ def pytest_addoption(parser):
     parser.addoption("--record", metavar="FILE", help="write what every test took")
     parser.addoption("--few", type=int, metavar="N", help="N of the tests selected by -k and -m, from all over them")
     parser.addoption("--each", type=int, metavar="N", help="as --few, of each algorithm in the contract")
+    in_parts.add_options(parser)
     parser.addoption("--sanitize", action="store_true", help="rerun the contract under compute-sanitizer: memcheck, racecheck, synccheck")
     parser.addoption("--sanitized", type=int, metavar="N",
                      help="with --sanitize: N problems of each algorithm (default: of memcheck all, of the others, which are slow, 12)")
@@ -81,6 +83,7 @@ def pytest_configure(config):
         config.pluginmanager.register(Few())
     if config.getoption("--select"):
         config.pluginmanager.register(selection.Selection(MODE, config.getoption("--since")))
+    in_parts.configure(config)
     if config.getoption("--record"):
         config.pluginmanager.register(selection.Recorder(config.getoption("--record")))
 
