@@ -52,7 +52,8 @@ def estimate(problem, device, config):
     form, itemsize, kind = problem.form, problem.scores.itemsize, kind_of(problem)
     inputs = kind.soft + (kind.reads or problem.is_forward)
     again = problem.targets.nbytes if kind.soft and not problem.is_forward else 0
-    flight = max(1, inputs) * config.registers * config.vector_bytes * config.threads * config.blocks
+    weights = bool(kind.weight) and kind.shares
+    flight = (max(1, inputs) + weights) * config.registers * config.vector_bytes * config.threads * config.blocks
     rate = flight_rate(flight, COST.in_flight) * narrow_rate(config.vector_bytes, itemsize)
     strided = max(sector_waste(itemsize, itemsize) if abs(problem.step(name)) > 1 else 1 for name in problem.whole)
     grid = _blocks(problem, config)

@@ -74,7 +74,7 @@ def estimate(problem, device, config):
     idle = max(1.0, THREADS * _config(problem).registers / vectors(problem)) ** 0.5
     rate = narrow_rate(problem.vector[0], itemsize)
     strided = max(sector_waste(itemsize, itemsize) if abs(problem.step(name)) > 1 else 1 for name in problem.whole)
-    each = COST.element + COST.shares * kind.shares
+    each = COST.element + COST.shares * kind.shares + COST.weight * bool(kind.weight) * kind.shares
     issue = issue_seconds(problem.scores.size * each + COST.thread * count * THREADS, 1, device)
     moved = memory_seconds(problem.bytes + again, device) * strided
     launches = 3 if problem.is_forward else 1 + (kind.soft or kind.mean)

@@ -29,7 +29,8 @@ from ..device.vec import advance, pin
 from ..dispatch import Algorithm
 from ..engine.ahead import make_follow
 from ..engine.constants import constants
-from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, occupied, overlap, tail
+from ..engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, occupied, overlap, tail
+from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ._chunks import Access, access_of, arguments, blocks, is_wide, make_coordinates, numbers_refusal, offset, rows_refusal
 from ._index import make_index_writer, make_pixel_of_tap
@@ -128,15 +129,21 @@ def _units(problem, config):
 
 
 def estimate(problem, device, config):
-    """Instructions of loads and their elements, and of an output's taps, more with an index. Overlapped times show in part."""
+    """Instructions of loads and their elements, and of an output's taps, more with an index. Overlapped times show in part. An index that
+    leaves element by element, or in more than 32 bytes a thread, writes parts of sectors."""
     units, rows = _units(problem, config), problem.taps[0] * problem.taps[1]
     each = COST.thread + rows * (config.vectors * (COST.load + config.elements)
                                  + config.taps * config.outputs * (COST.tap_index if config.index else COST.tap))
     each += COST.output * config.outputs * (1 if config.whole else COST.ragged)
     work = overlap(exposed=COST.exposed, issue=issue_seconds(units, each, device), memory=memory_seconds(problem.bytes, device),
                    l1=units * rows * config.vectors * 4 * config.access.x / (COST.l1 * device.sms * device.clock_hz))
-    return LAUNCH + work.slowed(idle=1 / max(occupied(units, COST.enough, device), COST.least_share),
-                                tail=tail(ceil_div(units, THREADS), COST.blocks, device))
+    apart = 0.0
+    if config.index:
+        index = problem.y.size * ITEMSIZE[config.index]
+        own = config.outputs * ITEMSIZE[config.index]
+        apart = index * (max(config.outputs - 2, 0) / COST.elements if not config.whole else max(own / 32 - 1, 0) / COST.vectors)
+    return LAUNCH + Cost(aside=apart) + work.slowed(idle=1 / max(occupied(units, COST.enough, device), COST.least_share),
+                                                    tail=tail(ceil_div(units, THREADS), COST.blocks, device))
 
 
 @functools.cache

@@ -96,8 +96,10 @@ row("pool/fwd_channels", h200("h200-bandwidth.md"),
     thread=83, tap=19.4, channel=0.43, channel_index=1.5, l1=471, enough=512, least_share=1e-3, exposed=0.5, blocks=4, tap_alone=40e-9)
 row("pool/fwd_rows", h200("h200-bandwidth.md"),
     "instructions of a thread, a load, a tap of an output without and with an index, an output; outputs of ragged rows, times; bytes a "
-    "clock of the L1; threads that are enough; share that shows", ("exposed", "enough"),
-    thread=150, load=8, tap=1, tap_index=4, output=10, ragged=3, l1=100, enough=512, least_share=1e-3, exposed=0.5, blocks=4)
+    "clock of the L1; threads that are enough; share that shows; bytes a second of sectors that an index is written to again, element by "
+    "element and in vectors (h100-record.jsonl.gz)", ("exposed", "enough"),
+    thread=150, load=8, tap=1, tap_index=4, output=10, ragged=3, l1=100, enough=512, least_share=1e-3, exposed=0.5, blocks=4,
+    elements=1.7e12, vectors=8e12)
 row("pool/fwd_global", h200("h200-bandwidth.md"),
     "instructions of a thread, an access, an element without and with an index; threads that are enough; share that shows",
     ("exposed", "enough"),
@@ -125,7 +127,7 @@ row("pool/bwd_patches", COUNTED,
 row("pool/bwd_rows", h200("h200-bandwidth.md"),
     "instructions of a thread, a group, a pair of pixel and output of a maximum and of an average, a pixel; pixels of ragged rows, times; "
     "bytes a clock of the L1; share that shows; s of a sector that a narrow store fills in part, of two rows of pixels and of one "
-    "(h100-record.jsonl.gz)", ("exposed",), piece=1.05e-11, piece_of_one=4.5e-12,
+    "(h100-record.jsonl.gz)", ("exposed",), piece=1.05e-11, piece_of_one=5.8e-12,
     thread=150, group=10, maximum=3, average=2, pixel=3, ragged=3, l1=100, exposed=0.5)
 
 # ---- reduce
@@ -153,10 +155,11 @@ row("softmax/rows", h200("h200-softmax-fwd-rows.jsonl"),
     "bytes in flight that memory's rate takes; instructions of an element forward, of one of 16 bits, backward, of an access, of a thread "
     "and row; threads that are enough; times as long with unaligned rows, for each block of a cluster forward, for each register beyond "
     "four of a warp, with rows in shared memory, of a cluster for each thread of a block over the blocks of a multiprocessor, and with 16 "
-    "bits (h100-weak-spots-band.jsonl); exponent of the norm; s of a cluster's launch",
+    "bits (h100-weak-spots-band.jsonl), forward with one load a thread (h100-record.jsonl.gz); exponent of the norm; s of a cluster's "
+    "launch",
     ("access", "thread", "enough", "power", "parts_16"),
     in_flight=32e3, element=14, element_16=12, element_bwd=6, access=10, thread=30, enough=512, heads=1.03, cluster=0.065, register=1.01,
-    shared=1.01, parts=5e-5, parts_16=1.08, power=12, cluster_launch=2e-6)
+    shared=1.01, parts=5e-5, parts_16=1.08, single=1.13, power=12, cluster_launch=2e-6)
 row("softmax/waits_fwd", h200("h200-softmax-fwd-rows.jsonl"),
     "s of a block: at least, for each element of a thread, for each thread, twice that where a part of the row is in shared memory, for "
     "each block of its cluster, and in a cluster for each element of a thread once more: rows of 1024 to 65536",
@@ -196,10 +199,10 @@ row("norm/backward", h200("h200-layer-norm-bwd.jsonl"),
     "block; threads that issue at the full rate alone, and together; share of that rate; s that a step waits in a block, a warp, a "
     "cluster, one that finishes a step late, for each block of it, without a ring; bytes in flight; share of memory's rate with short "
     "rings; times as long in clusters, for each register in sums; times a multiprocessor's share of memory's rate that one reaches "
-    "(h100-weak-spots-band.jsonl); exponent of the norm", ("power", "most"),
+    "(h100-weak-spots-band.jsonl); exponent of the norm; s of a cluster's launch (h100-record.jsonl.gz)", ("power", "most"),
     wide=15, narrow=17, not_kept=2, unaligned=20, row=100, cluster_row=3, alone_threads=512, threads=640, most_issue=0.8, block_wait=0.3e-6,
     warp_wait=0.1e-6, cluster_wait=2e-6, late_wait=0.65e-6, cluster_block=0.04e-6, no_ring=0.6e-6, in_flight=64e3, short_ring=0.96,
-    in_cluster=1.02, sums=0.01, most=1.2, power=4)
+    in_cluster=1.02, sums=0.01, most=1.2, power=4, cluster_launch=1.3e-6)
 row("norm/split_forward", h200("h200-bandwidth.md"),
     "share of time that reading from the L2 takes; threads that are enough; share of memory's rate, with weights loaded alone; s between "
     "the launches", ("between",),
@@ -262,14 +265,15 @@ row("loss/columns", h200("h200-training.md"),
     "of a batch of classes; blocks of a multiprocessor", ("enough", "blocks"),
     enough=512, in_flight=64, element=14, shares=8, row=60, batch=0.8e-6, blocks=8)
 row("loss/rows", h200("h200-training.md"),
-    "bytes in flight that memory's rate takes; threads that are enough; instructions of an element, with shares, with weights, of a "
-    "thread; s of a block's turn and of its ends; exponent of the norm; times as long with unaligned rows, with large blocks",
+    "bytes in flight that memory's rate takes; threads that are enough; instructions of an element, with shares, with weights "
+    "(h100-record.jsonl.gz), of a thread; s of a block's turn and of its ends; exponent of the norm; times as long with unaligned rows, "
+    "with large blocks",
     ("enough", "power"),
-    in_flight=64e3, enough=512, element=12, shares=8, weight=12, thread=40, turn=0.8e-6, ends=1.6e-6, power=8, heads=1.02, large=1.1)
+    in_flight=64e3, enough=512, element=12, shares=8, weight=5, thread=40, turn=0.8e-6, ends=1.6e-6, power=8, heads=1.02, large=1.1)
 row("loss/split", h200("h200-training.md"),
-    "threads that are enough; instructions of an element, with shares, of a thread; times as long of rows left whole, backward; s between "
-    "launches", ("between",),
-    enough=1024, element=14, shares=8, thread=300, whole=1.1, bwd=1.12, between=2e-6)
+    "threads that are enough; instructions of an element, with shares, with weights (h100-record.jsonl.gz), of a thread; times as long of "
+    "rows left whole, backward; s between launches", ("between",),
+    enough=1024, element=14, shares=8, weight=5, thread=300, whole=1.1, bwd=1.12, between=2e-6)
 row("loss/naive", GUESSED,
     "instructions of an element and pass; s that it waits; threads of a multiprocessor",
     element=20, wait=100e-9, resident=1024)

@@ -78,7 +78,8 @@ def seconds(problem, device, config):
     issue = sm_issue_seconds(steps * resident * instructions, device) / min(COST.most_issue, resident * config.threads / COST.threads)
     left = memory_seconds(2 * workspace(problem, device, config), device) + COST.sums * moved * config.registers
     work = overlap(memory=moved, issue=issue, waits=steps * (alone + waits))
-    return 2 * LAUNCH + Cost(reduction=left) + contend(COST.power, work, issue=issue)
+    launches = 2 * LAUNCH + Cost(launch=COST.cluster_launch) if config.cluster > 1 else 2 * LAUNCH
+    return launches + Cost(reduction=left) + contend(COST.power, work, issue=issue)
 
 
 def _make_totals(config, Real):

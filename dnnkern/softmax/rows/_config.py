@@ -156,6 +156,8 @@ def seconds(problem, device, config):
         slower *= (1 + COST.parts * config.threads / resident) * (COST.parts_16 if itemsize == 2 else 1.0)
     elif config.cluster > 1 and config.arrays == 2:  # all blocks of a cluster begin and end together
         slower *= 1 + COST.cluster * config.cluster
+    if config.lanes > 32 and config.arrays == 2 and config.registers == 1 and not config.shared:
+        slower *= COST.single
     if config.lanes <= 32:
         slower *= COST.register ** max(0, config.registers - 4)
     work = overlap(memory=memory_seconds(problem.bytes, device) * strided / (rate * share), issue=issue)
