@@ -17,6 +17,7 @@ from ..engine.ampere import MmaTile, make_mma_product, reduced_bytes, registers_
 from ..engine.ampere_cost import least_seconds, product_seconds, sum_seconds
 from ..engine.ampere_fragments import ITEMSIZE, Stored
 from ..engine.constants import constants
+from ..engine.scales import FP8
 from ..engine.split_k import SomeRanges as Config
 from ..engine.tile_states import fragment_reductions, states_bytes, states_refusal, states_seconds
 from ._gather import make_gather, refusal, view_of
@@ -65,7 +66,7 @@ def mma_dtype(problem):
     """What the tensor cores call the operands; None where they cannot take them."""
     if problem.dtype == "float32":
         return "tf32" if problem.math == "tf32" else None
-    return problem.dtype if problem.dtype in ITEMSIZE else None
+    return problem.dtype if problem.dtype in ITEMSIZE and problem.dtype not in FP8 else None
 
 
 def supports(problem):

@@ -5,14 +5,14 @@ in global memory, so that copies are wide and nothing is transposed. Lines are s
 takes the bits of l in which the lanes of one access differ, so that an access has no bank conflicts.
 
 Every dtype has the same fragments: a lane (g, t) = (lane / 4, lane % 4) holds the row g of a group of eight rows and, of a step of k, what
-belongs to t: two slots of 4 bytes (16-bit types, tf32, int8; a step is 32 bytes) or of 8 (float64; 64 bytes). What differs is the load,
+belongs to t: two slots of 4 bytes (16-bit types, tf32, 8 bits; a step is 32 bytes) or of 8 (float64; 64 bytes). What differs is the load,
 which is chosen so that its words are neighbours in the operand of an mma too and need not be moved:
 
 ==========  ==================================  =====================================================================================
             ALONG_K                             ALONG_ROWS
 ==========  ==================================  =====================================================================================
 16 bits     ldmatrix                            ldmatrix.trans
-int8        ldmatrix                            ldmatrix.trans of pairs of rows, four k of a row put together by prmt
+8 bits      ldmatrix                            ldmatrix.trans of pairs of rows, four k of a row put together by prmt
 tf32        ldmatrix, then rounded              16 bytes: four rows of one k, then rounded
 float64     8 bytes                             left: 16 bytes, two rows of one k; right: 8 bytes
 ==========  ==================================  =====================================================================================
@@ -29,7 +29,7 @@ from ..device.numeric import permute_bytes, round_tf32
 from ..device.vec import load_shared_2f64, load_shared_2u32, load_shared_4u32, load_shared_f64, load_shared_u32
 from .loaders import ALONG_K, ALONG_ROWS, log2
 
-ITEMSIZE = {"float16": 2, "bfloat16": 2, "tf32": 4, "int8": 1, "float64": 8}
+ITEMSIZE = {"float16": 2, "bfloat16": 2, "tf32": 4, "int8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1, "float64": 8}
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class Stored:
         if self.warp_rows < 8 or self.depth % self.step_bytes:
             raise ValueError(f"{self}: a warp has {self.warp_rows} rows, at least 8; {self.depth} bytes of k are no multiple of a step's "
                              f"{self.step_bytes}")
-        if self.line < 16 or self.dtype == "int8" and self.order == ALONG_ROWS and self.warp_rows < 16:
-            raise ValueError(f"{self}: lines have {self.line} bytes, at least 16; int8 along rows is read 16 rows at a time")
+        if self.line < 16 or self.item == 1 and self.order == ALONG_ROWS and self.warp_rows < 16:
+            raise ValueError(f"{self}: lines have {self.line} bytes, at least 16; bytes along rows are read 16 rows at a time")
 
     @property
     def item(self):
@@ -105,7 +105,7 @@ class Stored:
         """Neighbouring rows that a lane holds, one in each of as many groups."""
         most = self.warp_rows // 8
         if self.order == ALONG_ROWS:
-            return min({"tf32": 4, "float64": 1 + self.left, "int8": 2}.get(self.dtype, 1), most)
+            return min({"tf32": 4, "float64": 1 + self.left}.get(self.dtype, 2 if self.item == 1 else 1), most)
         if self.dtype == "float64" or self.depth < 128:  # lines of half a bank line: rows with one in between would share their banks
             return 1
         return min(self.wanted, most)
@@ -118,7 +118,7 @@ class Stored:
         if self.order == ALONG_K:
             first = log2(self.spread)
             return {64: ((1, 0), (2, 1)), 32: ((2, 0),)}.get(self.line, ((first, 0), (first + 1, 1), (first + 2, 2)))
-        if self.dtype == "int8":  # a matrix consists of the lines 0, 1, 4, 5, 8, 9, 12, 13
+        if self.item == 1:  # a matrix consists of the lines 0, 1, 4, 5, 8, 9, 12, 13
             return {64: ((2, 0), (3, 1)), 32: ((2, 0),), 16: ()}.get(self.line, ((0, 0), (2, 1), (3, 2)))
         return {64: ((1, 0), (2, 1)), 32: ((2, 0),), 16: ()}.get(self.line, ((0, 0), (1, 1), (2, 2)))
 

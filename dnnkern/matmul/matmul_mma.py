@@ -8,7 +8,8 @@ With M or N up to 16 the long dimension becomes the rows of mma.sync whatever y'
 of weights in flight are what counts. Where y has few tiles, blocks split k (split-K), and `engine.split_k` adds the partial sums.
 
 It wins for float64, for operands that TMA cannot address, for 8-bit operands that are not contiguous along k, on architectures without
-wgmma, and for few rows or columns. Large products of 16-bit elements on sm_90a belong to wgmma.
+wgmma, and for few rows or columns, of 8-bit floats too: `wgmma` waits for the sums of each step of k, here warps share a stage's k. Large
+products of 16-bit elements on sm_90a belong to wgmma.
 """
 import functools
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
-from ..device.epilogue import EpilogueParams, EpilogueSpec
+from ..device.epilogue import EpilogueParams, EpilogueSpec, ScaledParams
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.program_batches import make_placed
 from ..device.scheduler import locate_in_bands
@@ -33,6 +34,7 @@ from ..engine.functions import EPILOGUE, epilogue_seconds
 from ..engine.loaders import ALONG_K, ALONG_ROWS, STRIDED
 from ..engine.programs import program_argument, read_operands
 from ..engine.roles import access, operand_strides, roles, store_width, stored_by_rows
+from ..engine.scales import FP8
 from ..engine.simt import band_arguments
 from ..engine.simt_plan import size_refusal
 from ..engine.split_k import SomeRanges as Config
@@ -104,18 +106,28 @@ class KernelConfig:
     ahead: int = 0
 
 
-def mma_dtype(problem):
-    """What the tensor cores call the operands; None where they cannot take them."""
+def mma_dtype(problem, floats8=False):
+    """What the tensor cores call the operands; None where they cannot take them, or take 8-bit floats only if `floats8`."""
     if problem.dtype_a == "float32":
         return "tf32" if problem.math == "tf32" else None
-    return problem.dtype_a if problem.dtype_a in ITEMSIZE else None
+    return problem.dtype_a if problem.dtype_a in ITEMSIZE and (floats8 or problem.dtype_a not in FP8) else None
 
 
 def supports(problem):
-    """Every layout; float32 only where it may be rounded."""
-    if mma_dtype(problem) is None:
+    """Every layout; float32 only where it may be rounded; 8-bit floats of one type, with few rows or columns."""
+    if mma_dtype(problem, True) is None:
         return f"operands are {problem.dtype_a}" + (", math is not 'tf32'" if problem.dtype_a == "float32" else "")
+    if problem.dtype_a in FP8:
+        if problem.dtype_a != problem.b.dtype or problem.scales.by_block:
+            return f"{problem.dtype_a} x {problem.b.dtype}, {problem.scales}: expected one type, no scales by block"
+        if min(problem.m, problem.n) > SKINNY:
+            return f"{problem.dtype_a}, {problem.m}x{problem.n}; expected at most {SKINNY} rows or columns"
     return size_refusal(problem)
+
+
+def lack(problem, device):
+    """What a device is short of."""
+    return None if problem.dtype_a not in FP8 or device.capability >= (8, 9) else "no products of 8-bit floats before sm_89"
 
 
 def parts_of(problem, tile):
@@ -196,7 +208,7 @@ def _blocks(parts, tile):
 
 def configs(problem, device):
     """For each tile one range of k, and as many as give a multiprocessor one block, or all that fit on it."""
-    dtype, found = mma_dtype(problem), {}
+    dtype, found = mma_dtype(problem, True), {}
     for tile in tiles_of(problem, device):
         parts = parts_of(problem, tile)
         if not legal(parts, tile, dtype, device) or states_refusal(parts, tile.bm, tile.bn):
@@ -223,7 +235,7 @@ def cost_of(dtype):
 
 def estimate(problem, device, config):
     """The product's time by `engine.ampere_cost`, and the sum's."""
-    tile, dtype, row = config.tile, mma_dtype(problem), cost_of(problem.dtype_a)
+    tile, dtype, row = config.tile, mma_dtype(problem, True), cost_of(problem.dtype_a)
     parts = parts_of(problem, tile)
     left, right, *loaders = _stages(parts, tile, dtype)
     each, ranges = _range(parts, tile, dtype, config.ranges)
@@ -236,7 +248,7 @@ def estimate(problem, device, config):
 
 def bound(problem, device):
     """All products at the tensor cores' rate, or the bytes."""
-    return least_seconds(mma_dtype(problem), problem.flops, problem.bytes, device, cost_of(problem.dtype_a))
+    return least_seconds(mma_dtype(problem, True), problem.flops, problem.bytes, device, cost_of(problem.dtype_a))
 
 
 @functools.cache
@@ -295,26 +307,55 @@ def kernel(config):
         return matmul_mma_partial
 
     sink = make_run_store(config.epilogue, RUN, config.store)
-    placed = make_placed(config.epilogue.program, config.batch_dims)
-    REDUCES = reduces(config.epilogue)
+    placed, REDUCES = make_placed(config.epilogue.program, config.batch_dims), reduces(config.epilogue)
+    SCALED = any(config.epilogue.scales)
+    params = scaled_params if SCALED else plain_params
     product = make_mma_product(tile, left, right, left_loader, right_loader, sink, config.edge, fragment_reductions(config.epilogue))
 
-    @jit(launch_bounds=(tile.threads, tile.blocks))
-    def matmul_mma(a, b, y, m, n, k, sam, sak, sbk, sbn, sym, syn, sizes, strides, tiles, band_tiles, tiles_m, last_rows,
-                   alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride, extras, made_a, made_b, states):
+    @device_function
+    def run(a, b, y, m, n, k, sam, sak, sbk, sbn, sym, syn, sizes, strides, tiles, band_tiles, tiles_m, last_rows, e, made_a, made_b,
+            states):
         shared = cuda.shared.array(0, u32)
         z, block = divide_remainder(cuda.blockIdx.x, tiles)
         row, column = locate_in_bands(block, band_tiles, tiles_m, last_rows)
         a_at, b_at, c_at, y_at = batch_offsets(z, sizes, strides)
         row, column, a = row * BM, column * BN, advance(a, a_at)
         start(a, row, m, sam, 0, k)
-        epilogue = EpilogueParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride,
-                                  placed(extras, z, sizes))
+        epilogue = params(e, advance(e.c, c_at), placed(e.extras, z, sizes))
         of_sink = n, y, y_at, sym, syn, epilogue
         product(state_of_a(a, row, m - 1, sam, sak, made_a, z, sizes),
                 state_of_b(advance(b, b_at), column, n - 1, sbn, sbk, made_b, z, sizes), 0, k, m, row, column, shared_address(shared, 0),
                 (of_sink, Reducing(n, epilogue, z, states)) if REDUCES else of_sink)
+
+    if SCALED:
+        @jit(launch_bounds=(tile.threads, tile.blocks))
+        def matmul_mma_scaled(a, b, y, m, n, k, sam, sak, sbk, sbn, sym, syn, sizes, strides, tiles, band_tiles, tiles_m, last_rows,
+                              alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride, extras, made_a, made_b, states, scale_a,
+                              scale_b, scale_strides):
+            run(a, b, y, m, n, k, sam, sak, sbk, sbn, sym, syn, sizes, strides, tiles, band_tiles, tiles_m, last_rows,
+                ScaledParams(alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride, scale_a, scale_b, scale_strides.a_row,
+                             scale_strides.b_column, extras), made_a, made_b, states)
+        return matmul_mma_scaled
+
+    @jit(launch_bounds=(tile.threads, tile.blocks))
+    def matmul_mma(a, b, y, m, n, k, sam, sak, sbk, sbn, sym, syn, sizes, strides, tiles, band_tiles, tiles_m, last_rows,
+                   alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride, extras, made_a, made_b, states):
+        run(a, b, y, m, n, k, sam, sak, sbk, sbn, sym, syn, sizes, strides, tiles, band_tiles, tiles_m, last_rows,
+            EpilogueParams(alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride, extras), made_a, made_b, states)
     return matmul_mma
+
+
+@device_function
+def plain_params(e, c, extras):
+    """An epilogue's parameters, of one matrix of a batch."""
+    return EpilogueParams(e.alpha, e.beta, e.bias, e.bias_stride, c, e.c_row_stride, e.c_column_stride, extras)
+
+
+@device_function
+def scaled_params(e, c, extras):
+    """The same with scales."""
+    return ScaledParams(e.alpha, e.beta, e.bias, e.bias_stride, c, e.c_row_stride, e.c_column_stride, e.scale_a, e.scale_b,
+                        e.scale_a_stride, e.scale_b_stride, extras)
 
 
 @functools.cache
@@ -337,7 +378,7 @@ def store_of(parts, run):
 
 def build(problem, device, config):
     """One launch, a block a tile; or the products over ranges of k, then their sum."""
-    tile, dtype = config.tile, mma_dtype(problem)
+    tile, dtype = config.tile, mma_dtype(problem, True)
     parts = parts_of(problem, tile)
     left, right, left_loader, _ = _stages(parts, tile, dtype)
     each, ranges = _range(parts, tile, dtype, config.ranges)
@@ -358,7 +399,7 @@ def build(problem, device, config):
         arguments = (*parts.operand_arguments(), Argument(element(parts.y.dtype).pointer, "y"), *common,
                      *(Argument("int64", v) for v in parts.y_strides), *tiles, *parts.epilogue_arguments(),
                      program_argument(parts, len(parts.batch)), *parts.making_arguments(),
-                     states_argument(parts, tile.bm, tile.bn))
+                     states_argument(parts, tile.bm, tile.bn), *(parts.scales.arguments() if any(epilogue.scales) else ()))
     product = Launch(kernel(full), (tiles_m * tiles_n * parts.batch_size, ranges, 1), (tile.threads, 1, 1), arguments,
                      shared=shared_bytes(tile, left, right), dependent=dependent)
     if ranges > 1:
@@ -367,4 +408,4 @@ def build(problem, device, config):
 
 
 ALGORITHM = Algorithm(op="matmul", name="mma", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs,
-                      bound=bound, notes=Note.TENSOR_CORE, arch="sm_80+", programs=True, prologues=True, reductions=True)
+                      bound=bound, fits=lack, notes=Note.TENSOR_CORE, arch="sm_80+", programs=True, prologues=True, reductions=True)

@@ -155,8 +155,8 @@ row("softmax/rows", h200("h200-softmax-fwd-rows.jsonl"),
     "bytes in flight that memory's rate takes; instructions of an element forward, of one of 16 bits, backward, of an access, of a thread "
     "and row; threads that are enough; times as long with unaligned rows, for each block of a cluster forward, for each register beyond "
     "four of a warp, with rows in shared memory, of a cluster for each thread of a block over the blocks of a multiprocessor, and with 16 "
-    "bits (h100-weak-spots-band.jsonl), forward with one load of a thread each (h100-record.jsonl.gz); exponent of the norm; s of a cluster's "
-    "launch",
+    "bits (h100-weak-spots-band.jsonl), forward with one load of a thread each (h100-record.jsonl.gz); exponent of the norm; s of a "
+    "cluster's launch",
     ("access", "thread", "enough", "power", "parts_16"),
     in_flight=32e3, element=14, element_16=12, element_bwd=6, access=10, thread=30, enough=512, heads=1.03, cluster=0.065, register=1.01,
     shared=1.01, parts=5e-5, parts_16=1.08, single=1.13, power=12, cluster_launch=2e-6)

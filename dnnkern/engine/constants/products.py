@@ -52,8 +52,9 @@ row("matmul/mma", h100("h100-record.jsonl.gz"),
     access=2, step=31, stage=430, narrow=42, narrow_l2=1.8, power=4)
 row("engine/mma_rate", Source("nominal", "sm_80, sm_90a and others"),
     "operations a clock of a multiprocessor's tensor cores with mma.sync: of sm_80, of sm_90 (five eighths of wgmma's, a guess), of "
-    "others; tf32, int8, float64, 16 bits",
-    tf32=(1024, 1280, 512), int8=(4096, 5120, 2048), float64=(128, 256, 4), bits16=(2048, 2560, 1024))
+    "others; tf32, int8, 8-bit floats, which sm_90 converts, float64, 16 bits",
+    tf32=(1024, 1280, 512), int8=(4096, 5120, 2048), float8_e4m3fn=(2048, 1280, 2048), float8_e5m2=(2048, 1280, 2048),
+    float64=(128, 256, 4), bits16=(2048, 2560, 1024))
 row("matmul/textbook", h100("h100-record.jsonl.gz"),
     "s of a launch and its ends; cycles of a step's chain; blocks of a multiprocessor; times as long as shared memory's bytes: 16^3 to "
     "128^3 of 8 bits, 512^3 and more (h200-matmul-ladder-bfloat16.jsonl)",
