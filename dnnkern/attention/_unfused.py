@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ..device import i32, i64
 from ..device.index import LIMIT, Divisor, ceil_div, divisor
 from ..engine.constants import constants
-from ..engine.embed import Place
+from ..engine.embed import Place, fastest_seconds
 from ..engine.plan import alignment_at, collapsed
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument
@@ -122,6 +122,11 @@ def rows_argument(problem, part):
 def elements_of(problem, part):
     """Scores of a part."""
     return part.matrices * problem.group * problem.rows * problem.keys
+
+
+def least_products(problem, device, products):
+    """What products take at least: (elements, their sums' lengths) of each."""
+    return sum(fastest_seconds(problem.dtype, None, elements, k, 0, device) for elements, k in products)
 
 
 def alike(problem):

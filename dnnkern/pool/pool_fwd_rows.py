@@ -130,7 +130,7 @@ def _units(problem, config):
 
 def estimate(problem, device, config):
     """Instructions of loads and their elements, and of an output's taps, more with an index. Overlapped times show in part. An index that
-    leaves element by element, or in more than 32 bytes a thread, writes parts of sectors."""
+    leaves element by element, or in more than 32 bytes per thread, writes parts of sectors."""
     units, rows = _units(problem, config), problem.taps[0] * problem.taps[1]
     each = COST.thread + rows * (config.vectors * (COST.load + config.elements)
                                  + config.taps * config.outputs * (COST.tap_index if config.index else COST.tap))

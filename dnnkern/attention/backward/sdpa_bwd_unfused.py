@@ -24,7 +24,8 @@ from .._addresses import row_strides_argument
 from .._modifiers import Dropout, Scoring
 from .._parameters import added_arguments, kind_of, number_arguments, softmax_scale
 from .._scores import make_attends, make_terms
-from .._unfused import COST, LOADS, THREADS, alike, elements_of, matrix_bytes, operand, parts_of, refusal, rows_argument, scores
+from .._unfused import (COST, LOADS, THREADS, alike, elements_of, least_products, matrix_bytes, operand, parts_of, refusal, rows_argument,
+                        scores)
 from ..sdpa_naive import workspace as deltas_bytes
 from ._dbias import dbias_launches, dbias_seconds, sums_bytes
 from ._delta import RowStats, delta_launch
@@ -47,6 +48,14 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """The products, and the pass."""
     return planned(_plan, problem, device, config).cost + Cost(waits=COST.bwd)
+
+
+def bound(problem, device):
+    """The products by whatever is fastest, and the pass."""
+    p, pairs = problem, problem.batch * problem.heads * problem.rows * problem.keys
+    rows, keys = pairs // p.keys, pairs // p.rows
+    products = least_products(p, device, ((pairs, p.d), (pairs, p.dv), (keys * p.dv, p.rows), (keys * p.d, p.rows), (rows * p.d, p.keys)))
+    return COST.bwd + 2 * LAUNCH + products + memory_seconds(2 * pairs * (ITEMSIZE[p.compute] + p.q.itemsize) * COST.slower, device)
 
 
 def build(problem, device, config):
@@ -136,4 +145,4 @@ def _gradients_launch(problem, part, s_at, y_at, p_at, ds_at, delta_at):
 
 
 ALGORITHM = Algorithm(op="sdpa_bwd", name="unfused", supports=supports, workspace=workspace, estimate=estimate, build=build,
-                      notes=Note.TENSOR_CORE, programs=True)
+                      bound=bound, notes=Note.TENSOR_CORE, programs=True)

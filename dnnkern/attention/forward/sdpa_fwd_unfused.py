@@ -26,7 +26,8 @@ from .._addresses import row_strides_argument, strides_argument
 from .._flash import make_powers
 from .._parameters import added_arguments, kind_of, number_arguments
 from .._scores import NEG_INF, make_attends, make_terms
-from .._unfused import COST, LOADS, THREADS, alike, elements_of, matrix_bytes, operand, parts_of, refusal, rows_argument, scores
+from .._unfused import (COST, LOADS, THREADS, alike, elements_of, least_products, matrix_bytes, operand, parts_of, refusal, rows_argument,
+                        scores)
 
 
 def supports(problem):
@@ -44,6 +45,13 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """The products, and the passes."""
     return planned(_plan, problem, device, config).cost + Cost(waits=COST.fwd)
+
+
+def bound(problem, device):
+    """The products by whatever is fastest, and the passes."""
+    p, pairs = problem, problem.batch * problem.heads * problem.rows * problem.keys
+    products = least_products(p, device, ((pairs, p.d), (pairs // p.keys * p.dv, p.keys)))
+    return COST.fwd + 2 * LAUNCH + products + memory_seconds(pairs * (ITEMSIZE[p.compute] + p.q.itemsize) * COST.slower, device)
 
 
 def build(problem, device, config):
@@ -187,4 +195,4 @@ def _divide_launch(problem, part, o_at, sums_at):
 
 
 ALGORITHM = Algorithm(op="sdpa_fwd", name="unfused", supports=supports, workspace=workspace, estimate=estimate, build=build,
-                      notes=Note.TENSOR_CORE, programs=True)
+                      bound=bound, notes=Note.TENSOR_CORE, programs=True)
