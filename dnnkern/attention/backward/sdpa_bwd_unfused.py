@@ -70,7 +70,7 @@ def _plan(problem, device, config):
     s_at, y_at = (plan.part(most.matrices * matrix_bytes(p, compute)) for _ in range(2))
     p_at, ds_at = (s_at, y_at) if p.dtype == compute else (plan.part(most.matrices * matrix_bytes(p, p.dtype)) for _ in range(2))
     stats = RowStats(delta_at.offset, p.rows, 0, plan.part(sums_bytes(p, 0, device)).offset)
-    plan.add(LAUNCH + memory_seconds(p.o.nbytes + p.do.nbytes, device), lambda: (delta_launch(p),))
+    plan.add(LAUNCH + Cost(memory=memory_seconds(p.o.nbytes + p.do.nbytes, device)), lambda: (delta_launch(p),))
 
     def body(plan, part):
         of = {name: operand(p, name, part) for name in ("q", "k", "v", "do", "dq", "dk", "dv")}
@@ -89,7 +89,7 @@ def _plan(problem, device, config):
         product((made, ds_at), of["q"], of["dk"], transpose_a=True, scaled=True)
         product((made, ds_at), of["k"], of["dq"], scaled=True)
     plan.repeat(parts, body, alike(p))
-    plan.add(Cost.of(dbias_seconds(p, 0, device) + dsink_seconds(p, device)),
+    plan.add(Cost() + dbias_seconds(p, 0, device) + dsink_seconds(p, device),
              lambda: dbias_launches(p, device, stats) + dsink_launches(p, stats))
     return plan
 

@@ -75,7 +75,7 @@ def _plan(problem, device, config):
         plan.add(LAUNCH + overlap(issue=issue_seconds(elements_of(p, part), instructions, device), memory=moved * COST.slower),
                  lambda: (_probabilities_launch(p, part, s_at, p_at, sums_at),))
         plan.product({"a": p_at, "b": v_at, "y": o_at}, a=scores(p, part, p.dtype), b=v, y=result)
-        plan.add(LAUNCH + memory_seconds(result.nbytes + result.size * p.o.itemsize, device),
+        plan.add(LAUNCH + Cost(memory=memory_seconds(result.nbytes + result.size * p.o.itemsize, device)),
                  lambda: (_divide_launch(p, part, o_at, sums_at),))
     plan.repeat(parts, body, alike(p))
     return plan
