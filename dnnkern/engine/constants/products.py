@@ -48,7 +48,7 @@ row("engine/ampere", h200("h200-matmul-odd-bfloat16.jsonl"),
     access=2, step=40, stage=120, narrow=40, narrow_l2=1.0, power=4)
 row("matmul/mma", h100("h100-record.jsonl.gz"),
     "as engine/ampere, of matrices of 16-bit elements: 358 times, off by 12 % (root mean square)", ("shared", "access", "power"),
-    launch=1.58e-6, sum_launch=1.1e-6, latency=0.36e-6, block=0.21e-6, math=0.78, memory=0.82, few=0.88, shared=128, l2=3.0, few_l2=4.3,
+    launch=1.58e-6, sum_launch=1.1e-6, latency=0.36e-6, block=0.21e-6, math=0.78, memory=0.82, few=0.88, shared=112, l2=3.0, few_l2=4.3,
     access=2, step=31, stage=430, narrow=42, narrow_l2=1.8, power=4)
 row("engine/mma_rate", Source("nominal", "sm_80, sm_90a and others"),
     "operations a clock of a multiprocessor's tensor cores with mma.sync: of sm_80, of sm_90 (five eighths of wgmma's, a guess), of "
