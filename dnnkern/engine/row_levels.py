@@ -14,7 +14,8 @@ from typing import NamedTuple
 from ..device import cuda, device_function, i32
 from ..device.convert import SCALARS
 from ..device.epilogue import make_epilogue
-from ..device.program import Program, element_of, make_narrow, positions_of
+from ..device.pointwise import Function
+from ..device.program import Program, Step, element_of, make_narrow, positions_of
 from ..device.program_operands import MEMBERS
 from ..device.program_results import make_results
 from ..device.unroll import unrolled
@@ -161,7 +162,7 @@ def make_start(program, compute):
     loaded, more = joined([_loader(*where[v]) for v in rows]), p._stages().start
     if more is None:
         return device_function(lambda e, m: loaded(e, m, 0))
-    results = make_results(more)
+    results = make_results(_with_quotients(more))
 
     @device_function
     def start(e, m):
@@ -184,7 +185,23 @@ def _known(program, compute, levels, count):
 
 def make_next(program, compute, level):
     """Device function ``more(rows)``: the row's values that follow from a level's results, which are the last ones of `rows`."""
-    return make_results(staged(program, compute)._stages().levels[level].row)
+    return make_results(_with_quotients(staged(program, compute)._stages().levels[level].row))
+
+
+def _with_quotients(program):
+    """A program whose reciprocal roots are roots and quotients, which have branches: where all of a row's values are straight-line code
+    ptxas uses accumulators before it has waited for wgmma, and spills them (layer norm, 128 columns and more)."""
+    first, steps = program.accumulators + len(program.loads), []
+    number = {v: v for v in range(first)}
+    for k, step in enumerate(program.steps, first):
+        inputs, function = tuple(number[v] for v in step.inputs), step.function
+        if function.mode == "rsqrt":
+            steps.append(Step(Function.of("sqrt"), inputs, None, step.compute))
+            inputs, function = (first + len(steps) - 1,), Function.of("reciprocal")
+        number[k] = first + len(steps)
+        steps.append(replace(step, function=function, inputs=inputs))
+    return replace(program, steps=tuple(steps), stores=tuple((number[v], *kind) for v, *kind in program.stores),
+                   result=number[program.result])
 
 
 def _with_level(before, results, read):
