@@ -15,12 +15,12 @@ from dnnkern.pool._parse import parse_problem  # noqa: E402
 
 
 def assembled(op, words, algo, arch="sm_90a"):
-    """The algorithm's only kernel in its most promising configuration, its launch and that configuration."""
+    """The algorithm's first kernel in its most promising configuration, its launch and that configuration."""
     problem, target = parse_problem(words.split(), op), device(arch)
     algorithm = next(a for a in dispatch.algorithms(op) if a.name == algo)
     assert algorithm.supports(problem) is None, algorithm.supports(problem)
     config = algorithm.configured(problem, target).config
-    (launch,) = algorithm.build(problem, target, config)
+    launch = algorithm.build(problem, target, config)[0]
     return machine_code(launch.kernel, launch.signature, arch), launch, config
 
 
@@ -87,7 +87,7 @@ def test_all_outputs_of_a_patch_are_in_flight(op, words, algo, loads):
     shape = (lambda c: (c.height.pixels, c.width.pixels, c.channels * problem.x.itemsize) == (2, 2, 16)) if algo == "patches" else (
         lambda c: c.height is not None and (c.rows, c.pixels) == (2, 8))
     config = next(v.config for v in algorithm.variants(problem, target) if shape(v.config))
-    (launch,) = algorithm.build(problem, target, config)
+    launch = algorithm.build(problem, target, config)[0]
     code = machine_code(launch.kernel, launch.signature, "sm_90a")
     # of a second vector of a row one output alone is of use
     assert accesses(code, "LDG") == ({128: loads} if algo == "patches" else {128: loads // 2, 32: loads // 2})

@@ -50,6 +50,15 @@ class Config:
         return THREADS * self.work.lanes * self.work.elements
 
 
+@dataclass(frozen=True)
+class ConfigOfFewer(Config):
+    """On a multiprocessor that has room for 1536 threads."""
+
+    @property
+    def blocks(self):
+        return min(super().blocks, 1536 // THREADS)
+
+
 def supports(problem):
     """One run of memory each."""
     form = problem.form
@@ -67,7 +76,8 @@ def workspace(problem, device, config):
 
 def configs(problem, device):
     """One chunk per thread, and two or four of elements of 2 bytes or fewer."""
-    return [Config(make_work(problem, n)) for n in ((1, 2, 4) if min(t.itemsize for t in problem.arrays) <= 2 else (1,))]
+    kind = Config if device.threads_per_sm >= 2048 else ConfigOfFewer
+    return [kind(make_work(problem, n)) for n in ((1, 2, 4) if min(t.itemsize for t in problem.arrays) <= 2 else (1,))]
 
 
 def estimate(problem, device, config):
