@@ -79,7 +79,7 @@ def test_a_process_that_finds_its_kernels_imports_no_compiler(tmp_path):
     first, second = first_call(tmp_path), first_call(tmp_path)
     assert first["compilers"] == ["numba", "llvmlite", "cuda", "cuda.core", "cuda.bindings"] and len(first["algorithms"]) > 8
     assert second["compilers"] == [] and len(second["algorithms"]) == 1, second
-    assert second["own"] <= 78 and second["others"] <= 94 and second["opened"] <= 100 and second["calls"] <= 27000, second
+    assert second["own"] <= 83 and second["others"] <= 100 and second["opened"] <= 106 and second["calls"] <= 29000, second
     assert len(list(tmp_path.glob("cubin/sm_90a/*.cubin"))) == 1
 
 

@@ -77,7 +77,8 @@ class Config:
     @property
     def blocks(self):
         """Of a multiprocessor, that its registers should hold."""
-        return 2 if self.height and self.index and (self.words > 32 or self.rows * self.pixels > MOST_OF_TWO) else 3
+        many = self.height and self.index and (self.words > 32 or self.rows * self.pixels > MOST_OF_TWO)
+        return 2 if many or self.dtype == "float64" else 3
 
     @property
     def pixels(self):
