@@ -93,6 +93,8 @@ def test_blocks_of_others_are_not_read(kind, names, small_blocks):
         values[name][:, :, n:2 * n] = float("nan")
     found = 0
     for variant in able(case, 0):
+        if variant.config is None:  # no tiles: `unfused` multiplies all
+            continue
         width = getattr(variant.config, "shape", None) or variant.config.threads
         if n % (width.width if kind is Forward else max(width.width, 1)) == 0:
             found += 1
