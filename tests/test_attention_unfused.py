@@ -6,6 +6,7 @@ import dnnkern
 from dnnkern import dispatch
 from dnnkern.attention import _unfused
 from dnnkern.attention._parse import parse_problem
+from dnnkern.attention.backward import sdpa_bwd_unfused
 from representative import device
 
 B, H, KV, S, N, D = 2, 4, 2, 5, 7, 8
@@ -33,6 +34,17 @@ def test_parts(simulated, monkeypatch, most, parts):
     problem = parse_problem(f"{B}x{H}x{S}x{D} f32 --kv-heads {KV} --keys {N} --causal".split(), "sdpa_fwd")
     assert len(_unfused.parts_of(problem)) == parts
     assert sum(part.matrices for part in _unfused.parts_of(problem)) == B * KV
+
+
+def test_parts_of_other_alignments_are_not_alike(monkeypatch):
+    """Four rows of three 16-bit elements: the second head's do is at another alignment, q and k are not."""
+    monkeypatch.setattr(_unfused, "MOST_BYTES", 1)
+    problem = parse_problem("1x2x4x64 f16 --keys 8 --value-size 3".split(), "sdpa_bwd")
+    first, second = _unfused.parts_of(problem)
+    assert _unfused.operand(problem, "do", first)[0].alignment != _unfused.operand(problem, "do", second)[0].alignment
+    assert _unfused.alike(problem, ("q", "k"))(first) == _unfused.alike(problem, ("q", "k"))(second)
+    assert _unfused.alike(problem, ("q", "k", "do"))(first) != _unfused.alike(problem, ("q", "k", "do"))(second)
+    assert "do" in sdpa_bwd_unfused.ARRAYS
 
 
 @pytest.mark.parametrize("op", ["sdpa_fwd", "sdpa_bwd"])

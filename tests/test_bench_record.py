@@ -242,6 +242,7 @@ def test_drawn_problems(op):
     known = {case.problem for name in module.SETS for case in module.cases(name, (dtype,))}
     assert len({case.problem for case in found}) == 3 and found == drawn.cases(op, (dtype,), 3)
     assert not known & {case.problem for case in found}
+    assert not any(case.problem.is_empty for case in found)
     assert all(case.problem.bytes <= drawn.MOST_BYTES and case.problem.flops <= drawn.MOST_FLOPS for case in found)
 
 

@@ -7,13 +7,14 @@ more than `MOST_BYTES`, heads come part by part.
 """
 from typing import NamedTuple
 
-from ..device import i32, i64
-from ..device.index import LIMIT, Divisor, ceil_div, divisor
+from ..device import device_function, i32, i64
+from ..device.index import LIMIT, Divisor, ceil_div, divide_remainder, divisor
 from ..engine.constants import constants
 from ..engine.embed import Place, fastest_seconds
 from ..engine.plan import alignment_at, collapsed
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument
+from ..host.products import FLOATS
 from ..host.tensor import Tensor
 from ._flash import refusal as option_refusal
 
@@ -49,9 +50,20 @@ class Rows(NamedTuple):
     pitch: i64
 
 
+@device_function
+def find_row(line, rows):
+    """(image, head, query) of row number `line` of a part's scores."""
+    matrix, row = divide_remainder(line, rows.matrix)
+    member, i = divide_remainder(row, rows.queries)
+    image, group = divide_remainder(matrix, rows.heads)
+    return rows.image + image, rows.head + group * (i32(rows.matrix.d) // i32(rows.queries.d)) + member, i
+
+
 def refusal(problem, names):
     """Why scores are not kept, or None; `names` are the arrays with rows of queries."""
     p = problem
+    if p.dtype not in FLOATS:
+        return f"dtype {p.dtype}; expected one of {', '.join(FLOATS)}"
     if reason := option_refusal(p):
         return reason
     if p.packed or p.ragged or p.paged != (False, False) or p.seq_len_q is not None or p.seq_len_kv is not None:
@@ -97,7 +109,7 @@ def operand(problem, name, part):
     p, t = problem, problem.array(name)
     (image, head, row, column), (*_, elements) = p.strides(t), p.sizes(t)
     rows, first, item = p.keys, part.head, t.itemsize
-    if name in ("q", "o", "do", "dq"):
+    if name in ("q", "do", "dq"):
         row, rows, first = _row_step(p, name), p.group * p.rows, part.head * p.group
         head *= p.group
     shape, strides = (part.images, part.heads, rows, elements), (image, head, row, column)
@@ -129,8 +141,8 @@ def least_products(problem, device, products):
     return sum(fastest_seconds(problem.dtype, None, elements, k, 0, device) for elements, k in products)
 
 
-def alike(problem):
-    """``kind(part)`` of `Plan.repeat`: parts whose products are the same."""
+def alike(problem, names):
+    """``kind(part)`` of `Plan.repeat`: parts whose products are the same, of arrays with these names."""
     def kind(part):
-        return part.images, part.heads, *(operand(problem, name, part)[0].alignment for name in "qkv")
+        return part.images, part.heads, *(operand(problem, name, part)[0].alignment for name in names)
     return kind

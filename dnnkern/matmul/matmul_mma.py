@@ -8,8 +8,8 @@ With M or N up to 16 the long dimension becomes the rows of mma.sync whatever y'
 of weights in flight are what counts. Where y has few tiles, blocks split k (split-K), and `engine.split_k` adds the partial sums.
 
 It wins for float64, for operands that TMA cannot address, for 8-bit operands that are not contiguous along k, on architectures without
-wgmma, and for few rows or columns, of 8-bit floats too: `wgmma` waits for the sums of each step of k, here warps share a stage's k. Large
-products of 16-bit elements on sm_90a belong to wgmma.
+wgmma, and for few rows or columns; of 8-bit floats by its estimate, not measured yet: `wgmma` waits for the sums of each step of k, here
+warps share a stage's k. Large products of 16-bit elements on sm_90a belong to wgmma.
 """
 import functools
 from dataclasses import dataclass, replace

@@ -224,11 +224,11 @@ JOINED = 128  # threads of a block
 
 
 @functools.cache
-def joined_kernel(config, dependent):
+def joined_kernel(dtype, is_max, index_dtype, dependent):
     """y[n, c] of what parts left."""
-    Total, MAX, INDEX = scalar_of(config.dtype), config.maximum, config.index is not None
-    put, put_index = make_writer(config.dtype, 1, 0), make_index_writer(config.index, 1, 0)
-    reciprocal = make_reciprocal("float64" if config.dtype == "float64" else "float32")
+    Total, MAX, INDEX = scalar_of(dtype), is_max, index_dtype is not None
+    put, put_index = make_writer(dtype, 1, 0), make_index_writer(index_dtype, 1, 0)
+    reciprocal = make_reciprocal("float64" if dtype == "float64" else "float32")
     START, wait = MINUS_INFINITY if MAX else 0.0, make_follow(dependent)
 
     @jit(launch_bounds=JOINED)
@@ -274,7 +274,8 @@ def build(problem, device, config):
         return (launch,)
     joined = (*left, Argument(pointer, "y"), index, count, Argument("int32", config.parts),
               Argument("uint32x3", divisor(p.c)), divides, y, of_index)
-    return launch, Launch(joined_kernel(same, dependent), (ceil_div(p.n * p.c, JOINED), 1, 1), (JOINED, 1, 1), joined, dependent=dependent)
+    join = joined_kernel(p.x.dtype, config.maximum, config.index, dependent)
+    return launch, Launch(join, (ceil_div(p.n * p.c, JOINED), 1, 1), (JOINED, 1, 1), joined, dependent=dependent)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="global_channels", supports=supports, workspace=workspace, estimate=estimate, build=build,

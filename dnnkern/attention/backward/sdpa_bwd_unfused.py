@@ -6,37 +6,35 @@ Products are matmul's, of whatever algorithm is the fastest for them (`_unfused`
 that results are deterministic. p and ds have the operands' dtype, as on their way to tensor cores anywhere. The gradient of a bias and of a
 sink are computed as `flash_simt` does.
 
-Where kernels that keep scores on the chip know a head's size they win with 16 bits; with float32 heads of more than 128 elements leave them
-few registers, and the products here are faster by more than their scores take.
+By its estimate, which no GPU has confirmed yet, kernels that keep scores on the chip win with 16 bits where they know a head's size; with
+float32 heads of more than 128 elements leave them few registers, and the products here are faster by more than their scores take.
 """
 import functools
 
 from ...device import cuda, i32, i64, jit
 from ...device.convert import element
-from ...device.index import divide_remainder
 from ...dispatch import Algorithm, Note
 from ...engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, overlap
 from ...engine.plan import Plan, planned
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
-from ...host.products import FLOATS
 from .._addresses import row_strides_argument
 from .._modifiers import Dropout, Scoring
 from .._parameters import added_arguments, kind_of, number_arguments, softmax_scale
 from .._scores import make_attends, make_terms
-from .._unfused import (COST, LOADS, THREADS, alike, elements_of, least_products, matrix_bytes, operand, parts_of, refusal, rows_argument,
-                        scores)
+from .._unfused import (COST, LOADS, THREADS, alike, elements_of, find_row, least_products, matrix_bytes, operand, parts_of, refusal,
+                        rows_argument, scores)
 from ..sdpa_naive import workspace as deltas_bytes
 from ._dbias import dbias_launches, dbias_seconds, sums_bytes
 from ._delta import RowStats, delta_launch
 from ._dsink import dsink_launches, dsink_seconds
 from .sdpa_bwd_flash_simt import make_load_row_lse, make_softmax_gradient
 
+ARRAYS = "q", "k", "v", "do", "dq", "dk", "dv"
+
 
 def supports(problem):
     """Whole sequences, heads of any size."""
-    if problem.dtype not in FLOATS:
-        return f"dtype {problem.dtype}; expected one of {', '.join(FLOATS)}"
     return refusal(problem, ("q", "do", "dq"))
 
 
@@ -73,7 +71,7 @@ def _plan(problem, device, config):
     plan.add(LAUNCH + Cost(memory=memory_seconds(p.o.nbytes + p.do.nbytes, device)), lambda: (delta_launch(p),))
 
     def body(plan, part):
-        of = {name: operand(p, name, part) for name in ("q", "k", "v", "do", "dq", "dk", "dv")}
+        of = {name: operand(p, name, part) for name in ARRAYS}
 
         def product(a, b, y, **more):
             """Of operands, each with where it is."""
@@ -88,7 +86,7 @@ def _plan(problem, device, config):
         product((made, p_at), of["do"], of["dv"], transpose_a=True)
         product((made, ds_at), of["q"], of["dk"], transpose_a=True, scaled=True)
         product((made, ds_at), of["k"], of["dq"], scaled=True)
-    plan.repeat(parts, body, alike(p))
+    plan.repeat(parts, body, alike(p, ARRAYS))
     plan.add(Cost() + dbias_seconds(p, 0, device) + dsink_seconds(p, device),
              lambda: dbias_launches(p, device, stats) + dsink_launches(p, stats))
     return plan
@@ -105,12 +103,8 @@ def gradients_kernel(kind):
     def sdpa_bwd_gradients(dots, products, probabilities, ds, lse, delta, rows, lse_strides, bias, bias_strides, mask, mask_strides, sink,
                            sink_step, bounds, scale, softcap, seed, offset, threshold, factor):
         t, line = cuda.threadIdx.x, cuda.blockIdx.x
-        matrix, row = divide_remainder(line, rows.matrix)
-        member, i = divide_remainder(row, rows.queries)
-        image, group = divide_remainder(matrix, rows.heads)
-        image = rows.image + image
+        image, h, i = find_row(line, rows)
         queries, keys = i32(rows.queries.d), rows.keys
-        h = rows.head + group * (i32(rows.matrix.d) // queries) + member
         shift, head = terms.shift(queries, keys), image * rows.all_heads + h
         bias_line = image * bias_strides.batch + h * bias_strides.head + i * bias_strides.row
         mask_at = image * mask_strides.batch + h * mask_strides.head + i * mask_strides.row

@@ -1,7 +1,7 @@
 """One thread per eight keys of a row, the words of one call of Philox, which leave 16 bytes at a time.
 
-Rows are contiguous, in whole groups of eight keys. Bound by memory with 16-bit elements and more: a call of Philox takes about as long as
-the 16 bytes that it decides about.
+Rows are contiguous, in whole groups of eight keys. By its instructions a call of Philox takes a little less than the 16 bytes that it
+decides about with 16-bit elements.
 """
 import functools
 

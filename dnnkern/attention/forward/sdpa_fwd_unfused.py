@@ -5,7 +5,8 @@
 Products are matmul's, of whatever algorithm is the fastest for them (`_unfused`): with 16-bit operands on tensor cores, for any heads,
 those of 512 elements of an image decoder's attention, say. Scores and o' are float32, float64 of float64; probabilities have v's dtype.
 
-It loses to algorithms that keep scores on the chip wherever these know the heads: bound by memory, and by products that masks would spare.
+By its estimate, which no GPU has confirmed yet, it loses to algorithms that keep scores on the chip wherever these know the heads: bound by
+memory, and by products that masks would spare.
 """
 import functools
 
@@ -20,20 +21,17 @@ from ...engine.cost import LAUNCH, Cost, issue_seconds, memory_seconds, overlap
 from ...engine.plan import Plan, planned
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
-from ...host.products import FLOATS
 from ...host.tensor import Tensor
 from .._addresses import row_strides_argument, strides_argument
 from .._flash import make_powers
 from .._parameters import added_arguments, kind_of, number_arguments
 from .._scores import NEG_INF, make_attends, make_terms
-from .._unfused import (COST, LOADS, THREADS, alike, elements_of, least_products, matrix_bytes, operand, parts_of, refusal, rows_argument,
-                        scores)
+from .._unfused import (COST, LOADS, THREADS, alike, elements_of, find_row, least_products, matrix_bytes, operand, parts_of, refusal,
+                        rows_argument, scores)
 
 
 def supports(problem):
     """Whole sequences, heads of any size."""
-    if problem.dtype not in FLOATS:
-        return f"dtype {problem.dtype}; expected one of {', '.join(FLOATS)}"
     return refusal(problem, ("q",))
 
 
@@ -77,7 +75,7 @@ def _plan(problem, device, config):
         plan.product({"a": p_at, "b": v_at, "y": o_at}, a=scores(p, part, p.dtype), b=v, y=result)
         plan.add(LAUNCH + Cost(memory=memory_seconds(result.nbytes + result.size * p.o.itemsize, device)),
                  lambda: (_divide_launch(p, part, o_at, sums_at),))
-    plan.repeat(parts, body, alike(p))
+    plan.repeat(parts, body, alike(p, "qkv"))
     return plan
 
 
@@ -103,12 +101,8 @@ def probabilities_kernel(kind, with_lse):
                                bounds, scale, softcap, seed, offset, threshold, factor):
         of_most, of_total = cuda.shared.array(SCRATCH, T), cuda.shared.array(SCRATCH, T)
         t, line = cuda.threadIdx.x, cuda.blockIdx.x
-        matrix, row = divide_remainder(line, rows.matrix)
-        member, i = divide_remainder(row, rows.queries)
-        image, group = divide_remainder(matrix, rows.heads)
-        image = rows.image + image
+        image, h, i = find_row(line, rows)
         queries, keys = i32(rows.queries.d), rows.keys
-        h = rows.head + group * (i32(rows.matrix.d) // queries) + member
         shift, slope, of_head = terms.shift(queries, keys), terms.slope(h, rows.all_heads), terms.of_head(bias, image, h)
         bias_line = image * bias_strides.batch + h * bias_strides.head + i * bias_strides.row
         mask_at = image * mask_strides.batch + h * mask_strides.head + i * mask_strides.row
@@ -169,11 +163,8 @@ def divide_kernel(dtype):
         index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index < count:
             line, column = divide_remainder(index, elements)
-            matrix, row = divide_remainder(line, rows.matrix)
-            member, i = divide_remainder(row, rows.queries)
-            image, group = divide_remainder(matrix, rows.heads)
-            h = rows.head + group * (i32(rows.matrix.d) // i32(rows.queries.d)) + member
-            at = (rows.image + image) * strides.batch + h * strides.head + i * strides.row + column * strides.column
+            image, h, i = find_row(line, rows)
+            at = image * strides.batch + h * strides.head + i * strides.row + column * strides.column
             share = sums[line]
             store(o, at, found[index] * share if share != 0 else share)
     return sdpa_fwd_divide
