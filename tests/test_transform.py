@@ -316,6 +316,13 @@ def test_the_least_estimate_is_what_other_families_get():
     assert transpose_launches(x, problem.y, (0, 2, 3, 1), device, ("x", 0), ("y", 0))[0].grid == expected[0].grid
 
 
+def test_algorithms_of_an_empty_slice():
+    """Whether they support it is known, though there is no element to divide by."""
+    problem = parse_problem("8x4710x2928 f32 :,:,0:0".split(), "strided_slice")
+    reasons = {a.name: a.reason(problem) for a in dispatch.algorithms("strided_slice")}
+    assert reasons["naive"] is None and "rows stay rows" in reasons["staged"]
+
+
 # ---- in words, and to measure
 
 @pytest.mark.parametrize("op", FAMILY)
